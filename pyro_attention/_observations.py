@@ -29,16 +29,17 @@ def check_observation(site: Message) -> None:
         return
     items = value.shape[: value.dim() - len(fn.event_shape)]
     plates = {frame.dim: frame for frame in site["cond_indep_stack"] if frame.dim is not None}
+    # plates without items at their dimension, which may stand at another one
     misplaced = {
         dim: frame for dim, frame in plates.items() if frame.size > 1 and (dim < -len(items) or items[dim] == 1)
     }
     for dim in range(-len(items), 0):
         if items[dim] == 1 or dim in plates:
             continue
-        expected_size = fn.batch_shape[dim] if dim >= -len(fn.batch_shape) else 1
         plate_dim = next((at for at, frame in misplaced.items() if frame.size == items[dim]), None)
+        expected_size = fn.batch_shape[dim] if dim >= -len(fn.batch_shape) else 1
         if plate_dim is None and (expected_size == items[dim] or not plates):
-            continue
+            continue  # the distribution has these entries, too, or no plate says where items belong
         names = ", ".join(f"'{frame.name}' ({frame.size} at {frame.dim})" for frame in plates.values())
         squeezed = (dim if plate_dim is None else plate_dim) - len(fn.event_shape)
         raise ValueError(

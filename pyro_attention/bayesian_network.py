@@ -116,25 +116,7 @@ def bayesian(
         return _of_transformers(network, chosen, prior, sites, likelihood)
     if isinstance(network, ObservedNetwork):
         raise ValueError("the network is Bayesian already; take the network inside of it, or the model, guide and loss")
-    of_torch, of_graphs = _holds_torch_attention(network), any(map(pyg.is_attention, network.modules()))
-    if not of_torch and not of_graphs:
-        raise ValueError(
-            f"{type(network).__name__} holds no attention that can be converted, expected torch.nn.MultiheadAttention, "
-            f"GATConv or GATv2Conv of torch_geometric, or a PreTrainedModel; write its attention by LatentAttention"
-        )
-    if of_torch and of_graphs and sites != "*":
-        raise ValueError(
-            f"{type(network).__name__} holds attention of torch and of torch_geometric, and sites is {sites!r}, "
-            f"expected '*'; convert some of it by bayesian() of pyro_attention.integrations.torch_nn and .pyg"
-        )
-    if batch_dim is None:
-        batch_dim = 1 if isinstance(network, _TORCH_LAYERS) and not _is_batch_first(network) else 0
-    observed = ObservedNetwork(network, likelihood, batch_dim=None if of_graphs else batch_dim)
-    for holds, convert in ((of_torch, torch_nn.bayesian), (of_graphs, pyg.bayesian)):
-        if holds:
-            observed.network = convert(observed.network, prior=prior, sites=sites)
-    guide = chosen.guide(observed)
-    return BayesianNetwork(observed, guide, chosen.objective(max_plate_nesting=0 if of_graphs else 1)(observed, guide))
+    return _of_layers(network, chosen, prior, sites, likelihood, batch_dim)
 
 
 class ObservedNetwork(nn.Module):
@@ -206,8 +188,9 @@ class ObservedNetwork(nn.Module):
             output = output.transpose(-3, -2)  # the length was in front
         distribution = self.distribution(output)
         shape = distribution.shape()
-        draws = sum(frame.name != "batch" for frame in runtime.get_plates())  # of one pass, at the left of the batch
-        expected = shape[max(0, min(draws, len(shape) - y.dim())) :]  # y may lack these alone
+        # y may lack the dimensions of the draws of one pass, at the left of the batch, and no others
+        dims_of_draws = sum(frame.name != "batch" for frame in runtime.get_plates())
+        expected = shape[max(0, min(dims_of_draws, len(shape) - y.dim())) :]
         if y.shape != expected:
             raise ValueError(
                 f"y has shape {tuple(y.shape)}, expected {tuple(expected)} as its distribution {distribution}; reshape "
@@ -220,6 +203,7 @@ class ObservedNetwork(nn.Module):
         pyro.sample("y", distribution.to_event(items - (self.batch_dim is not None)), obs=y)
 
     def _batch_size(self, inputs: Args, kwargs: Kwargs) -> int:
+        """Return the size of the batch in the first tensor among the inputs."""
         first = next((value for value in (*inputs, *kwargs.values()) if isinstance(value, Tensor)), None)
         if first is None or self.batch_dim is None or first.dim() <= self.batch_dim:
             actual = "no tensor" if first is None else f"a tensor of shape {tuple(first.shape)}"
@@ -249,7 +233,40 @@ def _scheme_of_weights(scheme: WeightsSchemeName | Scheme, options: Kwargs) -> S
     return chosen
 
 
+def _of_layers(
+    network: nn.Module,
+    scheme: Scheme,
+    prior: Callable[[int], Prior],
+    sites: str | Sequence[str],
+    likelihood: Likelihood | None,
+    batch_dim: int | None,
+) -> BayesianNetwork:
+    """Make a network with layers of torch or PyG Bayesian, in place."""
+    of_torch, of_graphs = _holds_torch_attention(network), any(map(pyg.is_attention, network.modules()))
+    if not of_torch and not of_graphs:
+        raise ValueError(
+            f"{type(network).__name__} holds no attention that can be converted, expected torch.nn.MultiheadAttention, "
+            f"GATConv or GATv2Conv of torch_geometric, or a PreTrainedModel; write its attention by LatentAttention"
+        )
+    if of_torch and of_graphs and sites != "*":
+        raise ValueError(
+            f"{type(network).__name__} holds attention of torch and of torch_geometric, and sites is {sites!r}, "
+            f"expected '*'; convert some of it by bayesian() of pyro_attention.integrations.torch_nn and .pyg"
+        )
+    if batch_dim is None:
+        batch_dim = 1 if isinstance(network, _TORCH_LAYERS) and not _is_batch_first(network) else 0
+    model = ObservedNetwork(network, likelihood, batch_dim=None if of_graphs else batch_dim)
+    if of_torch:
+        model.network = torch_nn.bayesian(model.network, prior=prior, sites=sites)
+    if of_graphs:
+        model.network = pyg.bayesian(model.network, prior=prior, sites=sites)
+    guide = scheme.guide(model)
+    objective = scheme.objective(max_plate_nesting=0 if of_graphs else 1)
+    return BayesianNetwork(model, guide, objective(model, guide))
+
+
 def _prior_of_width(scheme: Scheme) -> Callable[[int], Prior]:
+    """Return the prior of a scheme as a function of the width of a head."""
     return lambda width: scheme.prior(width, 1)
 
 
@@ -268,7 +285,8 @@ def _of_transformers(
     sites: str | Sequence[str],
     likelihood: Likelihood | None,
 ) -> BayesianNetwork:
-    from pyro_attention.integrations import huggingface
+    """Make a model of transformers Bayesian, in place."""
+    from pyro_attention.integrations import huggingface  # which imports transformers
 
     if isinstance(likelihood, str):
         raise ValueError(

@@ -125,7 +125,6 @@ def check_model(
     """
     elbo = elbo_for(guide) if elbo is None else elbo
     recorder = Recorder()
-    problems = []
     loss: Tensor | None = None
     frozen = frozen_parameters(model, guide)
     for owner in (guide, model):
@@ -136,18 +135,20 @@ def check_model(
                 warnings.simplefilter("ignore", category)
             loss = torch.as_tensor(elbo.differentiable_loss(model, guide, *args, **kwargs))
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
-        problems.append(f"{type(error).__name__}: {error}")
+        problems = [f"{type(error).__name__}: {error}"]
     else:
-        problems += problems_of_pass(loss, recorder)
-        problems += filter(None, [untrained_parameters(loss, model, guide, trace=tracer.trace)])
-        if isinstance(elbo, AttentionELBO) and recorder.observed:
-            problems += filter(None, [heavy_kl(elbo, loss.item())])
-        if isinstance(elbo, EvidenceELBO) and loss.isfinite():
-            problems += filter(None, [_wide_gap(elbo, guide, args, kwargs)])
-        problems += filter(None, [sites_at_prior(guide, recorder.latent.values())])
-        problems += filter(None, [collapsing_widths(elbo, recorder.latent.values())])
-        problems += filter(None, [thawed_parameters(frozen)])
-        problems += filter(None, [unreached_parameters(loss, model, recorder.sites)])
+        latent = recorder.latent.values()
+        candidates = [
+            *problems_of_pass(loss, recorder),
+            untrained_parameters(loss, model, guide, trace=tracer.trace),
+            heavy_kl(elbo, loss.item()) if isinstance(elbo, AttentionELBO) and recorder.observed else None,
+            _wide_gap(elbo, guide, args, kwargs) if isinstance(elbo, EvidenceELBO) and loss.isfinite() else None,
+            sites_at_prior(guide, latent),
+            collapsing_widths(elbo, latent),
+            thawed_parameters(frozen),
+            unreached_parameters(loss, model, recorder.sites),
+        ]
+        problems = [problem for problem in candidates if problem is not None]
     for weight in frozen.values():
         weight.requires_grad_(False)
     sites = _site_reports(recorder, getattr(elbo, "kl_record", {}))
@@ -162,6 +163,7 @@ def _wide_gap(elbo: EvidenceELBO, guide: Model, args: Args, kwargs: Kwargs) -> s
 
 
 def _site_reports(recorder: Recorder, kl: dict[str, Tensor]) -> tuple[SiteReport, ...]:
+    """Return a report of every attention site, with its KL where the objective has recorded one."""
     return tuple(
         SiteReport(
             name=name,

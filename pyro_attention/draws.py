@@ -10,8 +10,8 @@ two different draws of one pass with the same draws in single runs, and :func:`r
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from inspect import getclosurevars
@@ -26,12 +26,15 @@ from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.subsample_messenger import SubsampleMessenger
+from pyro.poutine.trace_messenger import TraceMessenger
+from pyro.poutine.trace_struct import Trace as PyroTrace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pyro_attention._compat import DROPOUT, handlers_around
+from pyro_attention._checks import broadcasts_to
+from pyro_attention._compat import DROPOUT, active_handlers, handlers_around
 from pyro_attention._typing import Message, Model, Trace
 from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.families.distribution import LogWeights
@@ -55,6 +58,7 @@ __all__ = [
     "forget_replays",
     "is_due",
     "is_point_mass",
+    "kind_of_handlers",
     "look_when_due",
     "modes",
     "replay",
@@ -199,7 +203,8 @@ def broadcasts(
     """Return whether draws of a model may share a pass; warn, once, where they may not.
 
     The first, 10th, 100th, ... call of a kind makes one more pass to compare them (:func:`replay`). Draws that have
-    differed once go one by one from then on. Calls with other kinds of handlers around the guide are of another kind.
+    differed once go one by one from then on. Calls below other handlers, or below handlers that name other sites, are
+    of another kind (:func:`kind_of_handlers`).
 
     Args:
         guide: The guide, with or without handlers around it.
@@ -209,9 +214,8 @@ def broadcasts(
         nesting: Number of nested plates of the model.
         plate: Class of the plate of the draws.
     """
-    # poutine.block may hide sites from the plate, so each kind of handlers is looked at
-    handlers = tuple(map(type, handlers_around(guide)))
-    reason, is_new = look_when_due(guide, (kind, plate, modes(model), handlers), partial(replay, run, nesting, plate))
+    kind = kind, plate, modes(model), kind_of_handlers(guide)
+    reason, is_new = look_when_due(guide, kind, partial(replay, run, nesting, plate))
     if reason is not None and is_new:
         warnings.warn(_note(reason), BroadcastWarning, stacklevel=2)
     return reason is None
@@ -232,6 +236,40 @@ def look_when_due(owner: Model, kind: Hashable, look: Callable[[], str | None]) 
         return record.reason, False
     record.reason = look()
     return record.reason, True
+
+
+def kind_of_handlers(guide: Model) -> Hashable:
+    """Return the types of the handlers around a guide and around the call, with the names of sites in their settings.
+
+    Handlers decide which sites are drawn (``poutine.condition``), and which of them the plate of the draws reaches
+    (``poutine.block``). Handlers of the same kind that are made anew for every call compare equal.
+    """
+    # tracers only record, more from call to call
+    handlers = [
+        handler for handler in [*active_handlers(), *handlers_around(guide)] if type(handler) is not TraceMessenger
+    ]
+    return tuple((type(handler), _names_in([*getattr(handler, "__dict__", {}).values()])) for handler in handlers)
+
+
+def _names_in(setting: object, depth: int = 3) -> Hashable:
+    """Return the names of sites in a setting of a handler, and the code of its functions, but no numbers.
+
+    Args:
+        setting: Attribute of a handler, such as the ``data`` of ``poutine.condition`` or a ``hide_fn``.
+        depth: Number of functions within functions that are looked into, as one may hold itself.
+    """
+    if isinstance(setting, str | bool):
+        return setting
+    if isinstance(setting, PyroTrace):
+        return tuple(setting.nodes)
+    if isinstance(setting, Mapping | list | tuple | set | frozenset):  # of a mapping, its keys
+        return tuple(_names_in(entry, depth) for entry in setting)
+    if isinstance(setting, partial) and depth:
+        return _names_in([setting.func, setting.args, [*setting.keywords.values()]], depth - 1)
+    if isinstance(setting, FunctionType) and depth:
+        variables = [*getclosurevars(setting).nonlocals.values(), *(setting.__defaults__ or ())]
+        return setting.__code__, _names_in(variables, depth - 1)
+    return str(type(setting))
 
 
 def is_due(calls: int) -> bool:
@@ -307,23 +345,23 @@ def replay(run: Callable[[], Replayed], nesting: int, plate: type[pyro.plate] = 
 
     with untouched(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run that counts says it
-        singles = [look(None, nullcontext()) for _ in range(2)]
-        for name, value in singles[0][1].drawn.items():
+        (first_run, first_draw), (second_run, second_draw) = (look(None, nullcontext()) for _ in range(2))
+        for name, value in first_draw.drawn.items():
             if type(value) is not Tensor:
                 return f"site '{name}' holds no numbers that could be compared (MultiheadAttention does)"
         try:
-            first, second = (_quantities(replayed) for replayed, _ in singles)
+            first, second = _quantities(first_run), _quantities(second_run)
             count = _unused_size([*first.values(), *second.values()])
             values = {
-                name: _in_turn(value, singles[1][1].drawn[name], nesting - singles[0][1].dims[name], count)
-                for name, value in singles[0][1].drawn.items()
-                if name in singles[1][1].drawn
+                name: _in_turn(value, second_draw.drawn[name], nesting - first_draw.dims[name], count)
+                for name, value in first_draw.drawn.items()
+                if name in second_draw.drawn
             }
             with pyro.validation_enabled(False):
                 together = _quantities(look(values, plate(DRAWS, count, dim=-1 - nesting))[0])
         except Exception as error:
             return f"a pass of several draws raised {type(error).__name__} ({first_line(error)})"
-        return _difference(first, second, together, nesting, count, noise)
+        return _first_difference(first, second, together, nesting, count, noise)
 
 
 def first_line(error: Exception) -> str:
@@ -363,7 +401,7 @@ class _Quantity:
 def _quantities(replayed: Replayed) -> dict[Hashable, _Quantity]:
     """Return the quantities of a run that are compared, by site."""
     compared: dict[Hashable, _Quantity] = {}
-    fixed = {
+    point_masses = {
         name
         for trace in replayed.traces
         for name, site in trace.nodes.items()
@@ -373,23 +411,29 @@ def _quantities(replayed: Replayed) -> dict[Hashable, _Quantity]:
         for name, site in trace.nodes.items():
             if site["type"] != "sample" or site_is_subsample(site) or is_deterministic(site):
                 continue
-            fn, value = site["fn"], site["value"]
-            if name in fixed and not is_point_mass(fn):  # the prior of a point mass, in the trace of the model
-                continue
-            if name in fixed:
-                event_dim = value.dim() - len(fn.batch_shape)
-                compared[index, name] = _Quantity(f"the value of site '{name}'", value, event_dim, repeated=False)
-                continue
-            for kind, density in (("", fn), ("prior ", site["infer"].get("prior"))):
-                if density is not None and not is_point_mass(density):
-                    log_prob = torch.as_tensor(scale_and_mask(density.log_prob(value), mask=site["mask"]))
-                    compared[index, name, kind] = _Quantity(f"the {kind}log probability of site '{name}'", log_prob)
+            if name not in point_masses:
+                compared |= {(index, name, kind): log_prob for kind, log_prob in _log_probs(site).items()}
+            elif is_point_mass(site["fn"]):  # else it is the prior of a point mass, in the trace of the model
+                event_dim = site["value"].dim() - len(site["fn"].batch_shape)
+                what = f"the value of site '{name}'"
+                compared[index, name] = _Quantity(what, site["value"], event_dim, repeated=False)
     if isinstance(replayed.output, Tensor):
         compared["output"] = _Quantity("the output", replayed.output, replayed.output.dim())
     return compared
 
 
-def _difference(
+def _log_probs(site: Message) -> dict[str, _Quantity]:
+    """Return the log probability of a site, and that under its prior, by the word that tells them apart."""
+    densities = {"": site["fn"], "prior ": site["infer"].get("prior")}
+    log_probs = {}
+    for kind, density in densities.items():
+        if density is not None and not is_point_mass(density):
+            log_prob = torch.as_tensor(scale_and_mask(density.log_prob(site["value"]), mask=site["mask"]))
+            log_probs[kind] = _Quantity(f"the {kind}log probability of site '{site['name']}'", log_prob)
+    return log_probs
+
+
+def _first_difference(
     first: dict[Hashable, _Quantity],
     second: dict[Hashable, _Quantity],
     together: dict[Hashable, _Quantity],
@@ -409,34 +453,44 @@ def _difference(
     """
     if not first.keys() == second.keys() == together.keys():
         return "its sites are others with another draw, or in a pass of several draws"
-    for key, a in first.items():
-        b, pair = second[key].value, together[key].value
-        single = tuple(a.value.shape)
+    for key, quantity in first.items():
         plates = 0 if key == "output" else nesting
-        if a.value.shape != b.shape or a.value.dim() - a.event_dim > plates:
-            return f"{a.what} has shape {single} in a single run, with dimensions left of its {nesting} plates"
-        is_shared = not a.repeated and pair.dim() - a.event_dim <= plates
-        missing = plates - (a.value.dim() - a.event_dim)
-        expected = _in_turn(a.value, b, missing, count)
-        if is_shared:
-            pair = pair.expand_as(expected) if _expands(pair.shape, expected.shape) else pair
-        if pair.shape != expected.shape:
-            difference = (
-                f"has shape {tuple(pair.shape)} for {count} draws in one pass, expected {tuple(expected.shape)}"
-            )
-            return f"{a.what} {difference} as of single runs {single}"
-        if not noise.is_close(pair, expected):
-            index = (pair - expected).abs().nan_to_num(torch.inf).argmax()
-            values = pair.flatten()[index].item(), expected.flatten()[index].item()
-            difference = f"is {values[0]:.5g} with several draws in one pass and {values[1]:.5g} in a single run"
-            return f"{a.what}, of shape {single}, {difference}"
+        outer_dims = quantity.value.dim() - quantity.event_dim
+        if quantity.value.shape != second[key].value.shape or outer_dims > plates:
+            shape = tuple(quantity.value.shape)
+            return f"{quantity.what} has shape {shape} in a single run, with dimensions left of its {nesting} plates"
+        expected = _in_turn(quantity.value, second[key].value, plates - outer_dims, count)
+        difference = _difference(quantity, together[key].value, expected, plates, noise)
+        if difference is not None:
+            return difference
     return None
 
 
-def _expands(shape: torch.Size, target: torch.Size) -> bool:
-    offset = len(target) - len(shape)
-    return offset >= 0 and all(
-        size in (1, target_size) for size, target_size in zip(shape, target[offset:], strict=True)
+def _difference(single: _Quantity, together: Tensor, expected: Tensor, plates: int, noise: WithoutNoise) -> str | None:
+    """Describe how a quantity of a pass of several draws differs from that of single runs; None where it does not.
+
+    Args:
+        single: Quantity of a single run.
+        together: Its values in the pass.
+        expected: Values of single runs of the same draws, ``[count, *plates, *event]``.
+        plates: Number of plates that the quantity may lie in.
+        noise: Mode of all these runs.
+    """
+    shape = tuple(single.value.shape)
+    is_shared = not single.repeated and together.dim() - single.event_dim <= plates
+    if is_shared and broadcasts_to(together.shape, expected.shape):
+        together = together.expand_as(expected)
+    if together.shape != expected.shape:
+        return (
+            f"{single.what} has shape {tuple(together.shape)} for {len(expected)} draws in one pass, expected "
+            f"{tuple(expected.shape)} as of single runs {shape}"
+        )
+    if noise.is_close(together, expected):
+        return None
+    worst = (together - expected).abs().nan_to_num(torch.inf).argmax()
+    return (
+        f"{single.what}, of shape {shape}, is {together.flatten()[worst].item():.5g} with several draws in one pass "
+        f"and {expected.flatten()[worst].item():.5g} in a single run"
     )
 
 
@@ -531,11 +585,7 @@ class WithoutNoise(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        for index, argument in enumerate(func._schema.arguments):  # of attention and recurrent networks of a device
-            if argument.name in ("dropout", "dropout_p") and index < len(args):
-                args = *args[:index], 0.0, *args[index + 1 :]
-            elif argument.name in ("dropout", "dropout_p") and argument.name in kwargs:
-                kwargs = {**kwargs, argument.name: 0.0}
+        args, kwargs = _without_dropout(func, args, kwargs)
         result = func(*args, **kwargs)
         if name == "bernoulli_":
             return result.copy_(args[1]) if isinstance(args[1], Tensor) else result.fill_(args[1])
@@ -544,6 +594,18 @@ class WithoutNoise(TorchDispatchMode):
         if name in _NOISE:
             return result.fill_(0.5) if result.is_floating_point() else result
         return result
+
+
+def _without_dropout(
+    func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a function with a dropout probability of zero, as attention of a device has one."""
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.name in ("dropout", "dropout_p") and index < len(args):
+            args = *args[:index], 0.0, *args[index + 1 :]
+        elif argument.name in ("dropout", "dropout_p") and argument.name in kwargs:
+            kwargs = {**kwargs, argument.name: 0.0}
+    return args, kwargs
 
 
 _NOISE = {"rand", "rand_like", "randn", "randn_like", "normal", "normal_", "uniform", "uniform_", "exponential_"}
@@ -564,8 +626,7 @@ def untouched() -> Iterator[None]:
             resting.append(module)
 
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices))
+    with torch.random.fork_rng(devices):
         handle = register_module_forward_pre_hook(keep)
         try:
             yield
@@ -573,7 +634,12 @@ def untouched() -> Iterator[None]:
             handle.remove()
             for module in resting:
                 module.training = True
-            with torch.no_grad():
-                for buffer, before in buffers.values():
-                    if not torch.equal(buffer, before):  # running statistics change without a new version
-                        buffer.copy_(before)
+            _restore(buffers.values())
+
+
+@torch.no_grad()
+def _restore(buffers: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Give buffers the values that they had before; those that have them still are left alone."""
+    for buffer, before in buffers:
+        if not torch.equal(buffer, before):  # not by its version: running statistics change without a new one
+            buffer.copy_(before)

@@ -22,7 +22,7 @@ from pyro_attention.alignments._messages import as_site, sample_sites, site_of
 from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.alignments.replay import replay_enumeration
 from pyro_attention.alignments.summed import AlignmentsAbove, EdgeSum, EnumeratedAlignment, SummedLikelihood
-from pyro_attention.draws import REMEDY, Minibatch, look_when_due, modes
+from pyro_attention.draws import REMEDY, Minibatch, kind_of_handlers, look_when_due, modes
 from pyro_attention.families.distribution import ContinuousWeights
 from pyro_attention.guide import AttentionGuide, check_guide, forget_run, is_attention_site, plates_of
 from pyro_attention.objectives.elbo import DifferentiableELBO
@@ -161,13 +161,18 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             enumeration.check_edges()
             check_run(self, guide, *traces)
             _check_sums(*traces, edges=enumeration.edges)
+            _leave_out_point_masses(*traces)
             _check_posteriors(*traces)
-            _check_plates_of_readers(*traces)
+            _check_readers(*traces)
             _check_scales_of_nodes(*traces, edges=enumeration.edges)
-            for record, values in ((self.support_record, enumeration.sizes), (self.cut_record, enumeration.cuts)):
-                for name, value in values.items():
-                    record[name] = record.get(name, 0) + value / self.num_particles
+            self._record(self.support_record, enumeration.sizes)
+            self._record(self.cut_record, enumeration.cuts)
             yield traces
+
+    def _record(self, record: dict[str, Tensor], values: Mapping[str, Tensor]) -> None:
+        """Add the values of one particle, by site, to a mean over the particles."""
+        for name, value in values.items():
+            record[name] = record.get(name, 0) + value / self.num_particles
 
     def _check_broadcasts(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> None:
         """Raise ValueError where a model is another one below enumerated alignments than below single ones.
@@ -189,7 +194,8 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             enumeration = _Enumeration(-1 - nesting, self.roulette)
             return replay_enumeration(partial(run, enumeration), lambda at: partial(run, enumeration, at), nesting)
 
-        reason, _ = look_when_due(messenger.model, ("enumeration", modes(messenger.model)), look)
+        kind = "enumeration", modes(messenger.model), kind_of_handlers(guide)
+        reason, _ = look_when_due(messenger.model, kind, look)
         if reason is not None:
             raise ValueError(
                 f"the model does not broadcast over alignments that are enumerated at the left of its plates: "
@@ -258,22 +264,29 @@ def _check_sums(model_trace: Trace, guide_trace: Trace, *, edges: Collection[str
             )
 
 
-def _check_posteriors(model_trace: Trace, guide_trace: Trace) -> None:
-    """Raise ValueError when a posterior depends on what is summed out in the model, unless it is a point mass.
-
-    Soft attention has no terms, so it leaves the traces: what it depends on is then the model's alone.
-    """
-    summed = {
+def _summed_in_model(model_trace: Trace, guide_trace: Trace) -> dict[object, str]:
+    """Return the names of the sites that are summed out under their prior, by the symbols of their dimensions."""
+    return {
         site_of(model_trace, name)["infer"].get("_enumerate_symbol"): name
         for name in model_trace.stochastic_nodes
         if name not in guide_trace.nodes
     }
+
+
+def _leave_out_point_masses(model_trace: Trace, guide_trace: Trace) -> None:
+    """Take soft attention out of the traces where it depends on what is summed out in the model: it has no terms."""
+    summed = _summed_in_model(model_trace, guide_trace)
     for name in guide_trace.stochastic_nodes:
         site = site_of(guide_trace, name)
-        for symbol in summed.keys() & _dims_of(site):
-            if is_attention_site(site) and site["mask"] is False:
-                del model_trace.nodes[name], guide_trace.nodes[name]
-                break
+        if is_attention_site(site) and site["mask"] is False and summed.keys() & _dims_of(site):
+            del model_trace.nodes[name], guide_trace.nodes[name]
+
+
+def _check_posteriors(model_trace: Trace, guide_trace: Trace) -> None:
+    """Raise ValueError when a posterior depends on what is summed out in the model."""
+    summed = _summed_in_model(model_trace, guide_trace)
+    for name in guide_trace.stochastic_nodes:
+        for symbol in summed.keys() & _dims_of(site_of(guide_trace, name)):
             if name.endswith("_unobserved"):
                 raise ValueError(
                     f"site '{name}': obs_mask= makes a latent site of what is not observed below '{summed[symbol]}', "
@@ -285,8 +298,8 @@ def _check_posteriors(model_trace: Trace, guide_trace: Trace) -> None:
             )
 
 
-def _check_plates_of_readers(model_trace: Trace, guide_trace: Trace) -> None:
-    """Raise ValueError where a site reads an alignment outside of its plates, or is scaled by something else.
+def _check_readers(model_trace: Trace, guide_trace: Trace) -> None:
+    """Raise ValueError where a site reads an alignment outside of its plates, or has another scale than it.
 
     Pyro sums each entry of a plate on its own, and would combine the alignments of a plate that is left in silence.
     """
@@ -295,15 +308,9 @@ def _check_plates_of_readers(model_trace: Trace, guide_trace: Trace) -> None:
     for reader in sample_sites(model_trace):
         for symbol in alignments.keys() & _dims_of(reader):
             alignment = alignments[symbol]
-            summed = f"site '{reader['name']}' reads '{alignment['name']}', which is summed out, but"
-            missing = sorted(plates_of(alignment).keys() - plates_of(reader).keys())
-            if missing:
-                raise ValueError(
-                    f"{summed} lies outside of its plates {missing}, expected it inside; open one plate object around "
-                    f"both (`plate = pyro.plate(...)`, then `with plate:` for each of them)"
-                )
-            if alignment["name"] not in guide_trace:
-                _check_scale(reader, alignment)
+            _check_plates_of_reader(reader, alignment)
+            if alignment["name"] not in guide_trace:  # summed under its prior
+                _check_scale_of_reader(reader, alignment)
 
 
 def _check_scales_of_nodes(model_trace: Trace, guide_trace: Trace, *, edges: Mapping[str, EdgeSum]) -> None:
@@ -311,13 +318,23 @@ def _check_scales_of_nodes(model_trace: Trace, guide_trace: Trace, *, edges: Map
     for reader in sample_sites(model_trace):
         name = reader["fn"].site if isinstance(reader["fn"], SummedLikelihood) else None
         if name is not None and name in edges and edges[name].evidence:
-            _check_scale(reader, site_of(guide_trace if name in guide_trace else model_trace, name))
+            _check_scale_of_reader(reader, site_of(guide_trace if name in guide_trace else model_trace, name))
 
 
-def _check_scale(reader: Site, alignment: Site) -> None:
-    """Raise ValueError where a site is scaled by another number than the alignment that is summed out above it."""
+def _check_plates_of_reader(reader: Site, alignment: Site) -> None:
+    missing = sorted(plates_of(alignment).keys() - plates_of(reader).keys())
+    if missing:
+        raise ValueError(
+            f"site '{reader['name']}' reads '{alignment['name']}', which is summed out, but lies outside of its plates "
+            f"{missing}, expected it inside; open one plate object around both (`plate = pyro.plate(...)`, then `with "
+            f"plate:` for each of them)"
+        )
+
+
+def _check_scale_of_reader(reader: Site, alignment: Site) -> None:
     scale, expected_scale = reader["scale"], alignment["scale"]
-    if isinstance(scale, int | float) and isinstance(expected_scale, int | float) and scale != expected_scale:
+    are_numbers = isinstance(scale, int | float) and isinstance(expected_scale, int | float)
+    if are_numbers and scale != expected_scale:
         raise ValueError(
             f"site '{reader['name']}' reads '{alignment['name']}', which is summed out, but its scale is {scale:g}, "
             f"expected {expected_scale:g} as of the alignment; a minibatch of the observations of one alignment has no "
@@ -326,7 +343,14 @@ def _check_scale(reader: Site, alignment: Site) -> None:
 
 
 class _Enumeration(EnumMessenger):
-    """Enumerates, and tells likelihoods what they are summed over."""
+    """Handler that enumerates alignments, and tells the likelihoods below them what they are summed over.
+
+    Attributes:
+        alignments: Enumerated alignments of the run so far, by their dimension.
+        edges: Sums over the edges of a graph, by site.
+        sizes: Mean number of possible keys of every sparse alignment, by site.
+        cuts: Share of its queries with more possible keys than the site holds, by site.
+    """
 
     def __init__(self, first_available_dim: int, roulette: float) -> None:
         super().__init__(first_available_dim)

@@ -16,13 +16,13 @@ from pyro_attention.draws import LatentValues, Minibatch, WithoutNoise, first_li
 
 if TYPE_CHECKING:
     from pyro_attention._typing import Message
-    from pyro_attention.alignments._messages import Traces
+    from pyro_attention.alignments._messages import Site, Traces
 
     Run = Callable[[], Traces]
 
 __all__ = ["replay_enumeration"]
 
-Term = tuple[int, str]  # a site, of the model (0) or the guide (1)
+Term = tuple[int, str]  # log probability of a site: 0 of the model or 1 of the guide, and the name of the site
 _ERRORS = RuntimeError, IndexError, TypeError, AssertionError, ValueError
 
 
@@ -41,9 +41,9 @@ def replay_enumeration(enumerated: Run, single: Callable[[Messenger], Run], nest
     """
     noise, minibatch = WithoutNoise(), Minibatch()
     with untouched(), torch.no_grad(), pyro.validation_enabled(False):
-        drawn = LatentValues(noise)
+        latent = LatentValues(noise)
         try:
-            with noise, minibatch, drawn:
+            with noise, minibatch, latent:
                 traces = enumerated()
         except _ERRORS as error:
             with noise, minibatch:
@@ -55,20 +55,21 @@ def replay_enumeration(enumerated: Run, single: Callable[[Messenger], Run], nest
             return None
         for _ in range(2):
             with noise.paused():
-                values, picked = _pick(traces, drawn.drawn, nesting)
+                values, picked = _pick(traces, latent.drawn, nesting)
             try:
                 with noise, minibatch:
                     alone = _log_probs(single(_Fixed(values))())
             except _ERRORS:
                 return None
-            for key, log_prob in picked.items():
-                reason = _difference(key, log_prob, alone.get(key), nesting, noise)
-                if reason is not None:
-                    return reason
+            differences = (_difference(term, picked[term], alone.get(term), nesting, noise) for term in picked)
+            difference = next(filter(None, differences), None)
+            if difference is not None:
+                return difference
     return None
 
 
 def _runs(run: Run) -> bool:
+    """Return whether a run raises none of the errors that wrong dimensions raise."""
     try:
         run()
     except _ERRORS:
@@ -77,7 +78,7 @@ def _runs(run: Run) -> bool:
 
 
 class _Fixed(Messenger):
-    """Sets latent sites, which nothing enumerates then; stands around the guide."""
+    """Handler around a guide that sets latent sites, which nothing enumerates then."""
 
     def __init__(self, values: dict[str, Tensor]) -> None:
         super().__init__()
@@ -113,11 +114,7 @@ def _pick(traces: Traces, drawn: dict[str, Tensor], nesting: int) -> tuple[dict[
         guide_site = guide_sites.get(name, site)
         if dim is not None:
             indices.pop(dim, None)
-            fn = guide_site["fn"]
-            # the log probabilities of an alignment are finite everywhere
-            is_alignment = isinstance(fn, AlignmentDistribution)
-            possible = fn.is_possible(site["value"]) if is_alignment else site["log_prob"].isfinite()
-            indices[dim] = _drawn_index(_at(possible, indices, 0), dim, nesting)
+            indices[dim] = _drawn_index(_at(_possible(site, guide_site), indices, 0), dim, nesting)
         if not site["is_observed"] and not is_point_mass(guide_site["fn"]):
             value = drawn.get(name, site["value"])
             values[name] = _right(_at(value, indices, site["fn"].event_dim), nesting + site["fn"].event_dim)
@@ -127,12 +124,22 @@ def _pick(traces: Traces, drawn: dict[str, Tensor], nesting: int) -> tuple[dict[
     return values, picked
 
 
+def _possible(site: Site, guide_site: Site) -> Tensor:
+    """Return which of its enumerated values a site may have."""
+    fn = guide_site["fn"]
+    if isinstance(fn, AlignmentDistribution):  # whose log probabilities are finite everywhere
+        return fn.is_possible(site["value"])
+    return torch.as_tensor(site["log_prob"]).isfinite()
+
+
 def _drawn_index(possible: Tensor, dim: int, nesting: int) -> Tensor:
     """Return the index of a possible value of an enumerated dimension, for each entry of the plates."""
-    last = possible.movedim(dim, -1)
-    last = _right(last.reshape(*[1] * (nesting + 1 - last.dim()), *last.shape), nesting + 1).float()
-    last = last + (last.sum(-1, keepdim=True) == 0)
-    index: Tensor = torch.distributions.Categorical(last).sample()
+    values_last = possible.movedim(dim, -1)
+    values_last = values_last.reshape(*[1] * (nesting + 1 - values_last.dim()), *values_last.shape)
+    probabilities = _right(values_last, nesting + 1).float()
+    # of a query without a possible value, such as padding, any
+    probabilities = probabilities + (probabilities.sum(-1, keepdim=True) == 0)
+    index: Tensor = torch.distributions.Categorical(probabilities).sample()
     return index
 
 
@@ -154,10 +161,12 @@ def _right(values: Tensor, dims: int) -> Tensor:
     return values
 
 
-def _difference(key: Term, picked: Tensor, alone: Tensor | None, nesting: int, noise: WithoutNoise) -> str | None:
-    what = f"the {'posterior ' if key[0] else ''}log probability of site '{key[1]}'"
+def _difference(term: Term, picked: Tensor, alone: Tensor | None, nesting: int, noise: WithoutNoise) -> str | None:
+    """Describe how a log probability below enumerated alignments differs from that below single ones; None if equal."""
+    is_of_guide, name = term
+    what = f"the {'posterior ' if is_of_guide else ''}log probability of site '{name}'"
     if alone is None:
-        return f"site '{key[1]}' is there only where alignments are enumerated"
+        return f"site '{name}' is there only where alignments are enumerated"
     picked, alone = (_right(value, 0 if value.numel() == 1 else 1) for value in (picked, alone))
     if picked.shape != alone.shape:
         problem = f"has shape {tuple(picked.shape)} of enumerated alignments, expected {tuple(alone.shape)}"

@@ -147,25 +147,35 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> TemperatureScaling:
         return math.log(len(scores)) - torch.stack(scores).logsumexp(0).mean().item()
 
     end = math.log(100.0)
-    values = {x: nll(x) for x in (0.0, -end, end)}  # first: of equal values, up to rounding, they say more
-    step = end / 32
-    grid = [number * step for number in range(-32, 33)]
-    values |= {x: nll(x) for x in grid if x not in values}
-    best = min(grid, key=values.__getitem__)
-    _golden_section(nll, values, max(best - step, -end), min(best + step, end))
-    least = min(values.values())
-    chosen = next(x for x in values if values[x] <= least + 1e-13 * max(1.0, least))
-    if abs(chosen) > 0.999 * end:
+    nll_by_log_temperature = _values_around_minimum(nll, end)
+    least = min(nll_by_log_temperature.values())
+    # the first one of those that are equal, up to rounding
+    best = next(x for x, value in nll_by_log_temperature.items() if value <= least + 1e-13 * max(1.0, least))
+    if abs(best) > 0.999 * end:
         reason = "the labels are (nearly) always the most probable class"
-        if chosen > 0:
+        if best > 0:
             reason = "uniform probabilities predict the labels as well as the logits do, or better"
         warnings.warn(
-            f"the temperature stands at the end of its grid, {math.exp(chosen):.4g}: {reason}, so that the "
+            f"the temperature stands at the end of its grid, {math.exp(best):.4g}: {reason}, so that the "
             f"{len(labels)} labels determine no temperature; check that labels and logits are of the same items in the "
             f"same order, or take more items",
             stacklevel=2,
         )
-    return TemperatureScaling(math.exp(chosen))
+    return TemperatureScaling(math.exp(best))
+
+
+def _values_around_minimum(function: Callable[[float], float], end: float) -> dict[float, float]:
+    """Return values of a function by argument: on a grid from -end to end, and near the best point of the grid.
+
+    Zero and the ends come first, as they say more where other arguments are as good.
+    """
+    values = {x: function(x) for x in (0.0, -end, end)}
+    step = end / 32
+    grid = [number * step for number in range(-32, 33)]
+    values |= {x: function(x) for x in grid if x not in values}
+    best = min(grid, key=values.__getitem__)
+    _golden_section(function, values, max(best - step, -end), min(best + step, end))
+    return values
 
 
 def _golden_section(function: Callable[[float], float], values: dict[float, float], left: float, right: float) -> None:

@@ -6,7 +6,7 @@ Intervals of observations are another question; :func:`pyro_attention.predict` w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,7 @@ from pyro_attention.attention import name_sites
 from pyro_attention.draws import Minibatch
 from pyro_attention.families.amortized import Amortized
 from pyro_attention.families.distribution import AttentionDistribution
-from pyro_attention.guide import AttentionGuide, attention_weights, is_deterministic
+from pyro_attention.guide import AttentionGuide, attention_weights, check_guide, is_deterministic
 from pyro_attention.posterior.passes import evaluation_mode, seeded
 from pyro_attention.posterior.sampling import sample_posterior
 
@@ -161,61 +161,75 @@ def check_coverage(
     with seeded(seed), torch.no_grad(), evaluation_mode():
         for _ in range(num_simulations):
             with Minibatch():
-                truth, observations, given = _simulate(simulated, args, kwargs)
+                simulation = _simulate(simulated, args, kwargs)
                 if infer is None:
-                    conditioned: Any = poutine.condition(model, data=observations)
-                    new_args, new_kwargs = _with_observations(guide, args, kwargs, given, observations)
-                    draws: Mapping[str, Tensor] = sample_posterior(
-                        conditioned, *new_args, num_samples=num_draws, **new_kwargs
-                    )
+                    draws: Mapping[str, Tensor] = _draws_of_guide(model, simulation, args, kwargs, num_draws)
                 else:
-                    draws = infer(observations, *args, **kwargs)
-            for name, (weights, mask) in truth.items():
+                    draws = infer(simulation.observations, *args, **kwargs)
+            for name, weights in simulation.weights.items():
+                mask = simulation.masks[name]
                 ranks = _ranks(name, weights, draws, num_draws).view_as(mask)
                 runs_by_site.setdefault(name, []).append((ranks, mask))
         return {name: _coverage(runs, num_draws, levels, bins, name) for name, runs in runs_by_site.items()}
 
 
-def _simulate(
-    model: Model, args: Args, kwargs: Kwargs
-) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor], dict[str, object]]:
-    """Draw from the model.
+@dataclass
+class _Simulation:
+    """Draw of a model, by the names of its sites.
 
-    Returns:
-        By site the attention weights, with a mask ``[items, weights]`` of those that count; the observations; and what
-        was observed in their place.
+    Attributes:
+        weights: True attention weights.
+        masks: True at the weights that count, ``[items, weights]``.
+        observations: Drawn observations.
+        given: Values that were observed in the place of these.
     """
+
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    masks: dict[str, Tensor] = field(default_factory=dict)
+    observations: dict[str, Tensor] = field(default_factory=dict)
+    given: dict[str, object] = field(default_factory=dict)
+
+
+def _simulate(model: Model, args: Args, kwargs: Kwargs) -> _Simulation:
+    """Draw weights and observations from the model."""
     name_sites(model)
     trace: Trace = poutine.trace(poutine.uncondition(model)).get_trace(*args, **kwargs)
-    truth, observations, given = dict[str, tuple[Tensor, Tensor]](), dict[str, Tensor](), dict[str, object]()
+    drawn = _Simulation()
     for name, site in trace.nodes.items():
         if site["type"] != "sample" or is_deterministic(site):
             continue
         if site["infer"].get("was_observed"):  # attention that is given, too: there is nothing to infer of it
-            observations[name], given[name] = site["value"], site["infer"]["obs"]
+            drawn.observations[name], drawn.given[name] = site["value"], site["infer"]["obs"]
         elif isinstance(site["fn"], AttentionDistribution):
             weights, mask = attention_weights(site), site["fn"].layout.counted_entries
             mask = torch.ones_like(weights, dtype=torch.bool) if mask is None else mask.expand(weights.shape)
-            truth[name] = weights, mask.reshape(site["fn"].batch_shape.numel(), -1)
-    if not truth or not observations:
-        missing = "latent attention site" if not truth else "observed site"
+            drawn.weights[name], drawn.masks[name] = weights, mask.reshape(site["fn"].batch_shape.numel(), -1)
+    if not drawn.weights or not drawn.observations:
+        missing = "latent attention site" if not drawn.weights else "observed site"
         raise ValueError(
             f"the model has no {missing}; pass the arguments with which it has one, such as y= of any values"
         )
-    return truth, observations, given
+    return drawn
 
 
-def _with_observations(
-    guide: object, args: Args, kwargs: Kwargs, given: Mapping[str, object], observations: Mapping[str, Tensor]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of the model, for an inference network with the drawn observations among them.
+def _draws_of_guide(
+    guide: Model, simulation: _Simulation, args: Args, kwargs: Kwargs, num_draws: int
+) -> dict[str, Tensor]:
+    """Return draws ``[S, ...]`` of a guide, given the observations of a simulation."""
+    conditioned: Any = poutine.condition(guide, data=simulation.observations)
+    new_args: list[Any] = [*args]
+    new_kwargs: dict[str, Any] = {**kwargs}
+    if any(isinstance(family, Amortized) for family in check_guide(guide).attention_families):
+        new_args, new_kwargs = _with_observations(simulation, args, kwargs)
+    return sample_posterior(conditioned, *new_args, num_samples=num_draws, **new_kwargs)
 
-    Raise ValueError if there is an inference network, and an observation is no argument.
+
+def _with_observations(simulation: _Simulation, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of the model with the drawn observations among them, for an inference network.
+
+    Raise ValueError where an observation is no argument.
     """
-    families = guide.attention_families if isinstance(guide, AttentionGuide) else ()
-    if not any(isinstance(family, Amortized) for family in families):
-        return [*args], {**kwargs}
-    values = [*args, *kwargs.values()]
+    given, observations, values = simulation.given, simulation.observations, [*args, *kwargs.values()]
     hidden = [name for name, value in given.items() if not any(value is other for other in values)]
     if hidden:
         raise ValueError(
@@ -259,8 +273,9 @@ def _coverage(
             f"site '{name}': {len(ranks)} items for {bins} bins, expected at least {5 * bins}; raise num_simulations, "
             f"or give the model more data (only what lies in plates are several items)"
         )
-    # 0 in the middle, nearly 1 at either end; a rank is as wide as the distance of two of them
-    distance, width = ((2 * ranks.double() + 1) / (num_draws + 1) - 1).abs(), 2 / (num_draws + 1)
+    # distance of a rank from the middle, from 0 to nearly 1: the interval of a level holds those up to the level
+    distance = ((2 * ranks.double() + 1) / (num_draws + 1) - 1).abs()
+    width = 2 / (num_draws + 1)  # of a rank, part of which may lie inside
     inside = {level: ((level - distance) / width + 0.5).clamp(0, 1) for level in levels}
     shares = {level: (parts * mask).sum(1) / mask.sum(1) for level, parts in inside.items()}
     chosen = ranks.gather(1, mask.float().multinomial(1)).squeeze(1).cpu()
@@ -278,4 +293,5 @@ def _coverage(
 
 
 def _counts(ranks: Tensor, num_draws: int, bins: int) -> Tensor:
+    """Return the number of ranks in every bin, ``[bins]``."""
     return torch.bincount(ranks * bins // (num_draws + 1), minlength=bins)

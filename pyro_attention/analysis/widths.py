@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 import torch
 from pyro import poutine
@@ -154,41 +155,43 @@ def evidence_gap(loss: ELBOModule, batches: Iterable[Args]) -> tuple[float, floa
 
 
 def _train(loss: nn.Module, batches: Iterable[Args], steps: int, learning_rate: float) -> None:
+    """Train a loss by Adam, with a learning rate that falls to zero; the batches are gone through again and again."""
     optimizer = torch.optim.Adam(
         [parameter for parameter in loss.parameters() if parameter.requires_grad], lr=learning_rate
     )
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
-    taken = 0
     with torch.enable_grad():
-        while taken < steps:
-            for batch in batches:
-                optimizer.zero_grad()
-                loss(*batch).backward()
-                optimizer.step()
-                schedule.step()
-                taken += 1
-                if taken == steps:
-                    break
+        for batch in islice(cycle(batches), steps):
+            optimizer.zero_grad()
+            loss(*batch).backward()
+            optimizer.step()
+            schedule.step()
 
 
 def _widths(model: Model, batches: Iterable[Args]) -> dict[str, Tensor]:
     """Return the standard deviation of log S of every entry that counts, by site, from draws with one noise."""
     widths: dict[str, list[Tensor]] = {}
-    with torch.no_grad():
-        for batch in batches:
-            with seeded(0):  # the same noise before and after
-                trace: Trace = poutine.trace(model).get_trace(*batch)
-                for name, site in trace.nodes.items():
-                    if site["type"] == "sample" and isinstance(site["fn"], LogWeights):
-                        width = site["fn"].sample(torch.Size([_DRAWS])).std(0)
-                        counted = site["fn"].layout.counted_entries
-                        if counted is not None:
-                            width = width[counted.expand(width.shape)]
-                        widths.setdefault(name, []).append(width.flatten().cpu())
+    for batch in batches:
+        with torch.no_grad(), seeded(0):  # the same noise before and after
+            trace: Trace = poutine.trace(model).get_trace(*batch)
+            priors = {name: site["fn"] for name, site in trace.nodes.items() if site["type"] == "sample"}
+            for name, prior in priors.items():
+                if isinstance(prior, LogWeights):
+                    widths.setdefault(name, []).append(_deviations(prior))
     return {name: torch.cat(parts) for name, parts in widths.items()}
 
 
+def _deviations(prior: LogWeights) -> Tensor:
+    """Return the standard deviation of draws of every entry that counts, flat and on the CPU."""
+    deviations = prior.sample(torch.Size([_DRAWS])).std(0)
+    counted = prior.layout.counted_entries
+    if counted is not None:
+        deviations = deviations[counted.expand(deviations.shape)]
+    return deviations.flatten().cpu()
+
+
 def _in_thirds(before: Tensor, after: Tensor) -> tuple[float, float, float]:
+    """Return the geometric mean of after / before in the narrow, the middle and the wide third of the entries."""
     ratio = (after / before).log()
     low, middle, high = (ratio[part].mean().exp().item() for part in before.argsort().tensor_split(3))
     return low, middle, high

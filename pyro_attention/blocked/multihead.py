@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -44,7 +44,9 @@ class BlockedMultiheadAttention(MultiheadAttention):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._check(blocked_obstacle(self.attention, training=False))
+        obstacle = blocked_obstacle(self.attention, training=False)
+        if obstacle is not None:
+            self._refuse(obstacle)
 
     def attend_heads(
         self,
@@ -59,13 +61,13 @@ class BlockedMultiheadAttention(MultiheadAttention):
         need_weights: bool,
     ) -> AttentionOutput:
         if need_weights:
-            self._check("need_weights=True; pass need_weights=False, draw some weights by sample_posterior")
+            self._refuse("need_weights=True; pass need_weights=False, draw some weights by sample_posterior")
         if attn_mask is not None:
-            self._check("attn_mask, only key_padding_mask, query_padding_mask and is_causal")
+            self._refuse("attn_mask, only key_padding_mask, query_padding_mask and is_causal")
         if keys.has_bias:
-            self._check("a key_padding_mask with numbers other than 0 and -inf")
+            self._refuse("a key_padding_mask with numbers other than 0 and -inf")
         if type(self.score) is not ScaledDotProduct:
-            self._check(f"scores by {type(self.score).__name__}, only ScaledDotProduct")
+            self._refuse(f"scores by {type(self.score).__name__}, only ScaledDotProduct")
         if q.is_cuda and (slow := unfused(q, k, v)) is not None:
             problem = f"site '{self.attention.name}': blocked attention is many times slower without kernels"
             warnings.warn(f"{problem}: {slow}", stacklevel=2)
@@ -75,7 +77,7 @@ class BlockedMultiheadAttention(MultiheadAttention):
             key_mask=keys.allowed, query_mask=queries.allowed, causal=is_causal,
         )  # fmt: skip
 
-    def _check(self, obstacle: str | None) -> None:
-        if obstacle is not None:
-            problem = f"site '{self.attention.name}': blocked attention does not support {obstacle}"
-            raise ValueError(f"{problem}; or use MultiheadAttention")
+    def _refuse(self, obstacle: str) -> NoReturn:
+        """Raise ValueError that names what blocked attention does not support."""
+        problem = f"site '{self.attention.name}': blocked attention does not support {obstacle}"
+        raise ValueError(f"{problem}; or use MultiheadAttention")

@@ -119,29 +119,25 @@ class _CrossEntropy(torch.autograd.Function):
         event_dim: int,
     ) -> Tensor:
         dims = tuple(range(-event_dim, 0))
-        alike = [dim for dim in dims if _is_one(x, dim)]  # where entries share a parameter
-        scores, times = (
-            log_mean,
-            torch.ones((), dtype=torch.int64),
-        )  # those that count, and how often each parameter does
-        if counted is not None:
-            scores = log_mean * counted  # which is finite, and so its exponential shall be
-            varying = [dim for dim in alike if not _is_one(counted, dim)]
-            times = (counted.sum(varying, keepdim=True) if varying else counted).to(log_mean)
-        times = times * math.prod(log_mean.size(dim) for dim in alike if counted is None or _is_one(counted, dim))
-        if all(_is_one(offset, dim) for dim in alike):
-            total = _sum(scores, alike) + offset * times
+        shared_dims = [dim for dim in dims if _is_one(x, dim)]  # along which entries share a shape parameter
+        times = _times(log_mean, counted, shared_dims)
+        scores = log_mean if counted is None else log_mean * counted  # finite, and so its exponential shall be
+        # sum of log E[S] + c over the entries that share a parameter
+        if all(_is_one(offset, dim) for dim in shared_dims):
+            total = _sum(scores, shared_dims) + offset * times
         else:
-            total = _sum(scores + (offset if counted is None else offset * counted), alike)
-        # one for each weight may be infinite, and their product not
-        apart = all(_is_one(log_rate, dim) for dim in dims)
-        a, rate = x.exp(), log_rate.exp() if apart else x.new_ones(())
-        # the exponential by a power of two, which takes a third of the time on many CPUs
-        expected = ((scores if apart else scores + log_rate) * _LOG2_E).exp2_()
+            total = _sum(scores + (offset if counted is None else offset * counted), shared_dims)
+        a = x.exp()
+        # a rate for each weight may be infinite, and its product with E[S] not: their logarithms are added then
+        is_one_rate = all(_is_one(log_rate, dim) for dim in dims)
+        rate = log_rate.exp() if is_one_rate else x.new_ones(())
+        # E[S], or b E[S]; the exponential by a power of two, which takes a third of the time on many CPUs
+        expected = ((scores if is_one_rate else scores + log_rate) * _LOG2_E).exp2_()
         if counted is not None:
             expected.mul_(counted)
-        scaled = expected.sum(dims, keepdim=True) * rate if apart else expected
-        slope = expected.sub_(a / rate) if apart else expected - a  # of the scores, but for the rate
+        # b E[S], summed where there is one rate; and the slope by the scores, divided by that rate
+        scaled = expected.sum(dims, keepdim=True) * rate if is_one_rate else expected
+        slope = expected.sub_(a / rate) if is_one_rate else expected - a
         if counted is not None:
             slope.mul_(counted)
         ctx.save_for_backward(log_mean, x, log_rate, offset, counted, slope, scaled, total, a, rate)
@@ -167,7 +163,18 @@ class _CrossEntropy(torch.autograd.Function):
         return slope * (rate * grad), by_x, by_rate, by_offset, None, None
 
 
+def _times(log_mean: Tensor, counted: Tensor | None, shared_dims: list[int]) -> Tensor:
+    """Return for each shape parameter the number of entries that share it and count, with the shared dimensions."""
+    broadcast_dims = [dim for dim in shared_dims if counted is None or _is_one(counted, dim)]
+    along_broadcast = math.prod(log_mean.size(dim) for dim in broadcast_dims)
+    if counted is None:
+        return torch.ones((), dtype=torch.int64) * along_broadcast
+    summed_dims = [dim for dim in shared_dims if dim not in broadcast_dims]
+    return _sum(counted, summed_dims).to(log_mean) * along_broadcast
+
+
 def _sum(x: Tensor, dims: list[int]) -> Tensor:
+    """Sum over dimensions, which stay with size one; over none where the list is empty."""
     return x.sum(dims, keepdim=True) if dims else x
 
 

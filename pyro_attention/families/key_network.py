@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_float, check_positive
+from pyro_attention._checks import as_float, check_count, check_positive
 from pyro_attention.edge_list import EdgeList
 from pyro_attention.families.base import Prior, shown
 from pyro_attention.layout import Layout
@@ -41,7 +41,8 @@ class KeyNetwork(nn.Module):
 
     def __init__(self, key_dim: int, heads: int = 1, *, hidden_dim: int = 10, all_nodes: bool = False) -> None:
         super().__init__()
-        check_positive("the least of key_dim, heads and hidden_dim", min(key_dim, heads, hidden_dim))
+        for name, size in (("key_dim", key_dim), ("heads", heads), ("hidden_dim", hidden_dim)):
+            check_count(name, size)
         self.all_nodes = all_nodes
         # He-normal weights and zero biases, as in the released code
         self.hidden_weight = nn.Parameter(torch.randn(heads, key_dim, hidden_dim) * math.sqrt(2 / key_dim))

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._checks import as_float, check_positive
+from pyro_attention._checks import as_float, check_count, check_positive
 from pyro_attention.attention_call import AttentionCall
 
 __all__ = ["WidthNetwork"]
@@ -56,7 +56,9 @@ class WidthNetwork(nn.Module):
         super().__init__()
         if of not in ("queries", "keys", "scores"):
             raise ValueError(f"of is '{of}', expected 'queries', 'keys' or 'scores'")
-        check_positive("the least of dim, heads and hidden_dim", min(dim, heads, hidden_dim or dim))
+        for name, size in (("dim", dim), ("heads", heads), ("hidden_dim", hidden_dim)):
+            if size is not None:
+                check_count(name, size)
         check_positive("minimum", minimum)
         if not initial > minimum:
             raise ValueError(f"initial is {initial}, expected more than minimum={minimum}")
@@ -64,7 +66,7 @@ class WidthNetwork(nn.Module):
         self.of: Literal["queries", "keys", "scores"] = of
         self.hidden = None if hidden_dim is None else nn.Parameter(torch.randn(heads, dim, hidden_dim) / math.sqrt(dim))
         self.hidden_bias = None if hidden_dim is None else nn.Parameter(torch.zeros(heads, 1, hidden_dim))
-        self.weight = nn.Parameter(torch.zeros(heads, hidden_dim or dim, 1))
+        self.weight = nn.Parameter(torch.zeros(heads, dim if hidden_dim is None else hidden_dim, 1))
         # the inverse of softplus
         start = initial - minimum + math.log(-math.expm1(minimum - initial))
         self.bias = nn.Parameter(torch.full((heads, 1), start))
@@ -76,17 +78,22 @@ class WidthNetwork(nn.Module):
         if inputs is None:
             problem = f"site '{call.site}': {type(self).__name__} is of the {self.of}, which the layer does not pass on"
             raise ValueError(f"{problem}; pass {self.of}= to LatentAttention")
-        on_edges, in_plates = layout.head_dim == -1, layout.head_dim == -2
         if self.of == "scores":
-            rows = inputs.transpose(-1, -2) if on_edges else inputs.flatten(layout.head_dim + 1)
-            width = self._of_vectors(rows.unsqueeze(-1), call.site)
-            return width.transpose(-1, -2) if on_edges else width.reshape(inputs.shape)
+            return self._of_scores(inputs, call)
         vectors = layout.heads_first(inputs)
         if self.of == "keys":
             return layout.spread_keys(self._of_vectors(vectors, call.site))
-        if in_plates:
+        if layout.head_dim == -2:  # the queries lie in plates
             return self._of_vectors(vectors.unsqueeze(-2), call.site)
         return layout.spread_queries(self._of_vectors(vectors, call.site))
+
+    def _of_scores(self, scores: Tensor, call: AttentionCall) -> Tensor:
+        """Return a width for every score, in the shape of the scores."""
+        head_dim = call.layout.head_dim
+        if head_dim == -1:  # edges, [..., E, H]
+            return self._of_vectors(scores.mT.unsqueeze(-1), call.site).mT
+        rows = scores.flatten(head_dim + 1)
+        return self._of_vectors(rows.unsqueeze(-1), call.site).reshape(scores.shape)
 
     def _of_vectors(self, vectors: Tensor, site: str) -> Tensor:
         """Return widths ``[..., H, L]`` of vectors ``[..., H, L, D]``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -60,7 +60,7 @@ def to_arviz(
     named = {name: list(names) for name, names in (dims or {}).items() if name in samples}
     _check(samples, named)
     posterior = {name: tensor.detach().cpu().float().numpy()[None] for name, tensor in samples.items()}
-    options = {
+    options = {  # None has ArviZ number the dimensions
         "dims": None if dims is None else named,
         "coords": None if coords is None else {name: list(labels) for name, labels in coords.items()},
     }
@@ -106,6 +106,7 @@ def attention_dims(guide: AttentionGuide, *args: object, **kwargs: object) -> di
 
 
 def _site_dims(name: str, site: Message) -> list[str] | None:
+    """Return the names of the dimensions of a site's weights; None where its layout is not known here."""
     prior = site["infer"]["prior"]
     if isinstance(prior.layout, EdgeList):
         event = ["edge", "head"]
@@ -121,7 +122,7 @@ def _site_dims(name: str, site: Message) -> list[str] | None:
 
 
 def _check(samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]]) -> None:
-    """Raise where ArviZ would fill up with NaN."""
+    """Raise ValueError where ArviZ would fill up with NaN, or mix up two dimensions of one name."""
     counts = {name: len(tensor) for name, tensor in samples.items()}
     if len(set(counts.values())) != 1 or 0 in counts.values():
         raise ValueError(f"samples have {counts or 'no sites'}, expected the same number of samples in every site")
@@ -134,14 +135,19 @@ def _check(samples: Mapping[str, Tensor], dims: Mapping[str, Sequence[str]]) -> 
                 f"behind the samples, {shape}, and no name twice; attention_dims makes them"
             )
         for name, size in zip(names, shape, strict=True):
-            if name in _OF_ARVIZ or name in samples:
-                meaning = "a dimension" if name in _OF_ARVIZ else "a site"
-                raise ValueError(
-                    f"dimension '{name}' of site '{site}' has the name of {meaning} in ArviZ, which would mix them up; "
-                    f"give it another name, such as '{name}_plate', as attention_dims does"
-                )
+            _check_name(name, site, samples)
             if sizes.setdefault(name, size) != size:
                 raise ValueError(
                     f"dimension '{name}' has size {size} in site '{site}' and {sizes[name]} before, expected one size "
                     f"a name; give them names of their own, as attention_dims does"
                 )
+
+
+def _check_name(name: str, site: str, sites: Collection[str]) -> None:
+    """Raise ValueError where a dimension is called as ArviZ calls its own, or as a site."""
+    if name in _OF_ARVIZ or name in sites:
+        meaning = "a dimension" if name in _OF_ARVIZ else "a site"
+        raise ValueError(
+            f"dimension '{name}' of site '{site}' has the name of {meaning} in ArviZ, which would mix them up; give it "
+            f"another name, such as '{name}_plate', as attention_dims does"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal, Protocol, TypedDict, get_args
 
@@ -150,29 +151,23 @@ class GraphAttention(nn.Module):
     ) -> None:
         super().__init__()
         widths = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
-        if scores not in get_args(GraphScores):
-            raise ValueError(f"scores is '{scores}', expected one of {', '.join(get_args(GraphScores))}")
-        if isinstance(fill_value, str) and fill_value not in _REDUCTIONS:
-            raise ValueError(f"fill_value is '{fill_value}', expected a number or one of {', '.join(_REDUCTIONS)}")
-        if share_weights and (scores == "gat" or widths[0] != widths[1]):
-            raise ValueError(
-                f"share_weights needs scores='gatv2' and one width, got '{scores}' and in_channels {widths}"
-            )
+        _check_options(scores, fill_value, share_weights, widths)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
+        source_width, target_width = widths
         width = heads * out_channels
-        second = scores == "gatv2"
-        shared = share_weights if second else isinstance(in_channels, int)
-        self.lin_src = nn.Linear(widths[0], width, bias=bias and second)
-        self.lin_dst = None if shared else nn.Linear(widths[1], width, bias=bias and second)
+        is_gatv2 = scores == "gatv2"
+        is_one_matrix = share_weights if is_gatv2 else isinstance(in_channels, int)
+        self.lin_src = nn.Linear(source_width, width, bias=bias and is_gatv2)
+        self.lin_dst = None if is_one_matrix else nn.Linear(target_width, width, bias=bias and is_gatv2)
         self.lin_edge = None if edge_dim is None else nn.Linear(edge_dim, width, bias=False)
         self.score: GraphAdditive | GraphAdditiveV2
-        if second:
+        if is_gatv2:
             self.score = GraphAdditiveV2(heads, out_channels, negative_slope)
         else:
             self.score = GraphAdditive(heads, out_channels, negative_slope, edge_features=edge_dim is not None)
         out_width = width if concat else out_channels
-        self.res = nn.Linear(widths[1], out_width, bias=False) if residual else None
+        self.res = nn.Linear(target_width, out_width, bias=False) if residual else None
         self.bias = nn.Parameter(torch.zeros(out_width)) if bias else None
         prior = ContextualGammaPrior(out_channels, heads) if prior is None else prior
         self.attention = LatentAttention(
@@ -209,17 +204,28 @@ class GraphAttention(nn.Module):
             ValueError: It lets messages flow from target to source, or does not add them up.
         """
         _check_conv(conv)
-        state, sharing = _parameters(conv)
-        weights = [state[f"{linear}.weight"] for linear in ("lin_src", "lin_dst") if f"{linear}.weight" in state]
-        widths = [weight.size(1) for weight in weights]
-        bipartite = not isinstance(conv.in_channels, int)
+        state, score_options = _parameters(conv)
+        # of the matrices, as a layer of PyG may have been made with widths of -1
+        source = state["lin_src.weight"]
+        target = state.get("lin_dst.weight", source)
+        is_bipartite = not isinstance(conv.in_channels, int)
         new = cls(
-            (widths[0], widths[-1]) if bipartite else widths[0], conv.out_channels, conv.heads, conv.concat,
-            conv.negative_slope, conv.dropout, conv.add_self_loops,
-            None if conv.lin_edge is None else conv.lin_edge.weight.size(1), conv.fill_value, conv.bias is not None,
-            conv.residual, name=name, prior=prior, **sharing,
-        )  # fmt: skip
-        new.to(weights[0])
+            in_channels=(source.size(1), target.size(1)) if is_bipartite else source.size(1),
+            out_channels=conv.out_channels,
+            heads=conv.heads,
+            concat=conv.concat,
+            negative_slope=conv.negative_slope,
+            dropout=conv.dropout,
+            add_self_loops=conv.add_self_loops,
+            edge_dim=None if conv.lin_edge is None else conv.lin_edge.weight.size(1),
+            fill_value=conv.fill_value,
+            bias=conv.bias is not None,
+            residual=conv.residual,
+            name=name,
+            prior=prior,
+            **score_options,
+        )
+        new.to(source)
         new.load_state_dict(new.state_dict() | state)
         return new.train(conv.training)
 
@@ -304,6 +310,7 @@ class GraphAttention(nn.Module):
         return replace(output, context=context), graph
 
     def _layout(self, edge_index: Tensor | EdgeList, sizes: tuple[int, int]) -> EdgeList:
+        """Return the graph of an edge index; raise where an edge list does not fit the nodes, or the layer."""
         if isinstance(edge_index, Tensor):
             return EdgeList.from_edge_index(edge_index, num_nodes=sizes, add_self_loops=self.add_self_loops)
         if not isinstance(edge_index, EdgeList):
@@ -318,6 +325,7 @@ class GraphAttention(nn.Module):
         return edge_index
 
     def _project(self, x: Tensor, linear: nn.Linear) -> Tensor:
+        """Return projected nodes ``[..., N, H, D]``."""
         return torch.unflatten(apply_linear(linear, x), -1, (self.heads, self.out_channels))
 
     def _edge_features(self, edge_attr: Tensor | None, graph: EdgeList) -> Tensor | None:
@@ -337,19 +345,30 @@ class GraphAttention(nn.Module):
 
     def _loop_features(self, edge_attr: Tensor, graph: EdgeList) -> Tensor:
         """Return the features of the added self loops, ``[N, edge_dim]``."""
-        shape, fill = (graph.targets.count, edge_attr.size(-1)), self.fill_value
-        if not isinstance(fill, str):
-            return torch.as_tensor(fill).to(edge_attr).expand(shape)
+        count, width = graph.targets.count, edge_attr.size(-1)
+        if not isinstance(self.fill_value, str):
+            return torch.as_tensor(self.fill_value).to(edge_attr).expand(count, width)
         target = graph.targets.index[: graph.num_input_edges]
         if graph.mask is not None:  # self loops among the input are replaced: they go to a row that is left out
-            target = target.masked_fill(~graph.mask[: graph.num_input_edges, 0], shape[0])
-        where = target.unsqueeze(-1).expand_as(edge_attr)
-        # of a node without in-edges
-        nothing = edge_attr.new_full((shape[0] + 1, shape[1]), 1.0 if fill == "mul" else 0.0)
-        return nothing.scatter_reduce(0, where, edge_attr, _REDUCTIONS[fill], include_self=False)[:-1]
+            target = target.masked_fill(~graph.mask[: graph.num_input_edges, 0], count)
+        rows = target.unsqueeze(-1).expand_as(edge_attr)
+        of_no_edges = 1.0 if self.fill_value == "mul" else 0.0
+        features = edge_attr.new_full((count + 1, width), of_no_edges)
+        return features.scatter_reduce(0, rows, edge_attr, _REDUCTIONS[self.fill_value], include_self=False)[:-1]
+
+
+def _check_options(scores: str, fill_value: float | Tensor | str, share_weights: bool, widths: tuple[int, int]) -> None:
+    """Raise ValueError where options of the layer are unknown, or nodes of two widths should share a matrix."""
+    if scores not in get_args(GraphScores):
+        raise ValueError(f"scores is '{scores}', expected one of {', '.join(get_args(GraphScores))}")
+    if isinstance(fill_value, str) and fill_value not in _REDUCTIONS:
+        raise ValueError(f"fill_value is '{fill_value}', expected a number or one of {', '.join(_REDUCTIONS)}")
+    if share_weights and (scores == "gat" or widths[0] != widths[1]):
+        raise ValueError(f"share_weights needs scores='gatv2' and one width, got '{scores}' and in_channels {widths}")
 
 
 def _check_conv(conv: _PyGConv) -> None:
+    """Raise unless a layer of PyG can be copied."""
     kind, aggregation = type(conv), type(getattr(conv, "aggr_module", None)).__name__
     # by name, as PyG need not be installed; a subclass may compute something else
     if kind.__name__ not in _NAMES or not kind.__module__.startswith("torch_geometric."):
@@ -370,11 +389,15 @@ def _parameters(conv: _PyGConv) -> tuple[dict[str, Tensor], _ScoreOptions]:
         options = {"scores": "gatv2", "share_weights": conv.share_weights}
         if conv.share_weights:  # the same matrix under a second name
             state = {key: value for key, value in state.items() if not key.startswith("lin_r.")}
-    renamed = {}
-    for key, value in state.items():
-        begin = next((prefix for prefix in names if key.startswith(prefix)), "")
-        renamed[names.get(begin, "") + key.removeprefix(begin)] = value
-    return renamed, options
+    return {_renamed(key, names): value for key, value in state.items()}, options
+
+
+def _renamed(key: str, names: Mapping[str, str]) -> str:
+    """Return the name of a parameter with another beginning, where ``names`` has one for it."""
+    for beginning, replacement in names.items():
+        if key.startswith(beginning):
+            return replacement + key.removeprefix(beginning)
+    return key
 
 
 def _nodes(x: object) -> tuple[Tensor, Tensor]:

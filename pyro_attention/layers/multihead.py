@@ -210,6 +210,7 @@ class MultiheadAttention(_TorchLayer):
         return layer.train(self.training)
 
     def _linears(self) -> tuple[nn.Linear, nn.Linear, nn.Linear, nn.Linear]:
+        """Return the projections of queries, keys, values and output, in torch's order."""
         return self.q_proj, self.k_proj, self.v_proj, self.out_proj
 
     def forward(
@@ -299,7 +300,10 @@ class MultiheadAttention(_TorchLayer):
         is_causal: bool,
         need_weights: bool,  # noqa: ARG002
     ) -> AttentionOutput:
-        """Attend with projected vectors ``[..., H, M or N, D]``, before the output projection."""
+        """Attend with projected vectors ``[..., H, M or N, D]``, before the output projection.
+
+        A subclass that holds no weights reads ``need_weights``.
+        """
         shape = scores_shape(q, k)
         keys, queries = keys.each(lambda x: x[..., None, None, :]), queries.each(lambda x: x[..., None, :, None])
         mask = _read_attn_mask(attn_mask, shape) & keys & queries

@@ -144,11 +144,11 @@ class EvidenceELBO(AttentionELBO):
 
     def _evaluate(self, model: Model, guide: Model, args: Args, kwargs: Kwargs) -> Tensor:
         check_guide(guide)
-        self.kl_record, normalized = {}, list[GradientFactors]()
-        log_importance_weights, scale = self._log_importance_weights(model, guide, args, kwargs, normalized)
+        self.kl_record, factors = {}, list[GradientFactors]()
+        log_importance_weights, scale = self._log_importance_weights(model, guide, args, kwargs, factors)
         corrected = self.correction is not None
-        # for the gradients of the draws
-        normalized.append(GradientFactors(log_importance_weights, corrected=corrected))
+        # all draws are needed for them; the hooks of the draws read them in the backward pass
+        factors.append(GradientFactors(log_importance_weights, corrected=corrected))
         bounds = evidence_bound(log_importance_weights, corrected=corrected)
         if validates_distributions() and (count := (~bounds.value.isfinite()).sum().item()):
             raise ValueError(
@@ -163,7 +163,7 @@ class EvidenceELBO(AttentionELBO):
         return -torch.as_tensor(scale_and_mask(bounds.value, scale=scale)).sum()
 
     def _log_importance_weights(
-        self, model: Model, guide: Model, args: Args, kwargs: Kwargs, normalized: list[GradientFactors]
+        self, model: Model, guide: Model, args: Args, kwargs: Kwargs, factors: list[GradientFactors]
     ) -> tuple[Tensor, Scale]:
         """Return the log weights of all draws ``[draws, ...]``, and the scale of their sites."""
         size = self.chunk_size or self.num_particles
@@ -172,25 +172,29 @@ class EvidenceELBO(AttentionELBO):
         # checkpoint keeps the random state of the devices that it sees among the arguments
         devices = [torch.empty(0, device="cuda")] if torch.cuda.is_initialized() else []
         devices += [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.is_cuda]
-        chunks, scale, validates, minibatch = [], None, is_validation_enabled(), Minibatch()
+        run = partial(self._get_trace, model, guide, args, kwargs)
+        validates, minibatch = is_validation_enabled(), Minibatch()
+
+        def draw(draws: slice, *_: Tensor) -> tuple[Tensor, Scale]:
+            with pyro.validation_enabled(validates):  # as at first, when it is run again
+                return self._draw(run, draws, factors, together=together, minibatch=minibatch)
+
+        chunks = list[Tensor]()
+        scale: Scale = None
         for start in range(0, self.num_particles, size):
             draws = slice(start, min(start + size, self.num_particles))
-
-            def draw(*_: Tensor, draws: slice = draws) -> tuple[Tensor, Scale]:
-                run = partial(self._get_trace, model, guide, args, kwargs)
-                with pyro.validation_enabled(validates):  # as at first, when it is run again
-                    return self._draw(run, draws, normalized, together=together, minibatch=minibatch)
-
-            run = checkpoint(draw, *devices, use_reentrant=False) if saves_memory else draw()
-            chunks.append(run[0])
-            scale = run[1]
+            if saves_memory:
+                chunk, scale = checkpoint(partial(draw, draws), *devices, use_reentrant=False)
+            else:
+                chunk, scale = draw(draws)
+            chunks.append(chunk)
         return _joined(chunks), scale
 
     def _draw(
         self,
         run: Callable[[], tuple[Trace, Trace]],
         draws: slice,
-        normalized: list[GradientFactors],
+        factors: list[GradientFactors],
         *,
         together: bool,
         minibatch: Minibatch,
@@ -203,13 +207,13 @@ class EvidenceELBO(AttentionELBO):
         nesting = int(self.max_plate_nesting) - 1 if together else 0
         passes = runs(run, draws.stop - draws.start, together=together, nesting=nesting, minibatch=minibatch)
         for (model_trace, guide_trace), size in passes:
-            items = self._weigh(model_trace, guide_trace, first if size is None else draws, normalized)
+            items = self._weigh(model_trace, guide_trace, first if size is None else draws, factors)
             rows.append(items.log_importance_weights.unsqueeze(0) if size is None else items.log_importance_weights)
             scale, first = items.scale, first + (size or 1)
         return _joined(rows), scale
 
     def _weigh(
-        self, model_trace: Trace, guide_trace: Trace, draws: slice | int, normalized: list[GradientFactors]
+        self, model_trace: Trace, guide_trace: Trace, draws: slice | int, factors: list[GradientFactors]
     ) -> ItemWeights:
         """Return the log weights of one pass."""
         self._elbo_particle(model_trace, guide_trace)  # for its checks
@@ -219,17 +223,29 @@ class EvidenceELBO(AttentionELBO):
         ]
         sites_with_ratio = [site for site, prior in latent if _has_ratio(site, prior)]
         if len(sites_with_ratio) == 1 and isinstance(sites_with_ratio[0]["fn"], ContinuousWeights):
-            q, value = sites_with_ratio[0]["fn"], sites_with_ratio[0]["value"]
-            sites_with_ratio[0]["fn"] = _detached(q)
-            if value.requires_grad:
-                trailing = [1] * len(q.event_shape)
-
-                def weigh(grad: Tensor) -> Tensor:
-                    factors = normalized[0][draws]
-                    return (grad * factors.reshape(*factors.shape, *trailing).to(grad)).sum_to_size(grad.shape)
-
-                value.register_hook(weigh)
+            _reparameterize_doubly(sites_with_ratio[0], draws, factors)
         return item_weights(latent, [model_trace.nodes[name] for name in model_trace.observation_nodes])
+
+
+def _reparameterize_doubly(site: Message, draws: slice | int, factors: list[GradientFactors]) -> None:
+    """Let the parameters of a posterior have the doubly reparameterized gradient: by the path of the draws alone.
+
+    Args:
+        site: The site, whose distribution has no gradient of its own afterwards.
+        draws: Numbers of the draws of its value, among all of the evaluation.
+        factors: Factors of the draws' gradients. The list is filled after all passes, and read in the backward pass.
+    """
+    q, value = site["fn"], site["value"]
+    site["fn"] = _detached(q)
+    if not value.requires_grad:
+        return
+    event = [1] * len(q.event_shape)
+
+    def weigh(grad: Tensor) -> Tensor:
+        of_draws = factors[0][draws]
+        return (grad * of_draws.reshape(*of_draws.shape, *event).to(grad)).sum_to_size(grad.shape)
+
+    value.register_hook(weigh)
 
 
 def _joined(rows: list[Tensor]) -> Tensor:

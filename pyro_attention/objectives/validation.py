@@ -172,14 +172,12 @@ def untrained_parameters(loss: Tensor, *modules: object, trace: Trace | None = N
 # While an objective trains
 
 _FIRST, _EVERY = 10, 100  # values are looked at in the first evaluations of a guide, and then in one of so many
-_EVALUATED: WeakKeyDictionary[DifferentiableELBO, tuple[int, int]] = (
-    WeakKeyDictionary()
-)  # of objectives: the guide, and how often
+# the guide of an objective's last evaluation, by its id, and the number of evaluations with it
+_EVALUATED: WeakKeyDictionary[DifferentiableELBO, tuple[int, int]] = WeakKeyDictionary()
 _COMPLETE: WeakSet[nn.Module] = WeakSet()  # losses whose first step has shown that nothing is missing
 _WEIGHED: WeakSet[DifferentiableELBO] = WeakSet()  # objectives whose KL was compared with the data
-_STEPS: WeakKeyDictionary[DifferentiableELBO, tuple[int, int]] = (
-    WeakKeyDictionary()
-)  # of objectives: the step, and its training steps
+# the last ``step`` of an objective, and the number of training steps that it stayed the same
+_STEPS: WeakKeyDictionary[DifferentiableELBO, tuple[int, int]] = WeakKeyDictionary()
 
 
 def watch_evaluation(elbo: DifferentiableELBO, model: Model, guide: Model, evaluate: Callable[[], Tensor]) -> Tensor:
@@ -216,7 +214,7 @@ def _check_model_of_guide(model: Model, guide: Model) -> None:
 
 
 def check_run(elbo: DifferentiableELBO, guide: Model, model_trace: Trace, guide_trace: Trace) -> None:
-    """Look at the sites of a run, where Pyro validates."""
+    """Look at the sites of a run, where Pyro validates: raise ValueError, or warn."""
     messenger: object = poutine.unwrap(guide)
     if not is_validation_enabled():
         return
@@ -225,12 +223,13 @@ def check_run(elbo: DifferentiableELBO, guide: Model, model_trace: Trace, guide_
         _check_patterns(messenger, sites)
         for site in filter(is_attention_site, sites.values()):
             _check_plates(site)
-        problem = sites_at_prior(guide, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
-        if problem is not None:
-            warnings.warn(problem, PriorWarning, stacklevel=2)
-        problem = collapsing_widths(elbo, [site for site in guide_trace.nodes.values() if site["type"] == "sample"])
-        if problem is not None:
-            warnings.warn(problem, WidthWarning, stacklevel=2)
+        drawn = [site for site in guide_trace.nodes.values() if site["type"] == "sample"]
+        for problem, category in (
+            (sites_at_prior(guide, drawn), PriorWarning),
+            (collapsing_widths(elbo, drawn), WidthWarning),
+        ):
+            if problem is not None:
+                warnings.warn(problem, category, stacklevel=2)
     kl = getattr(elbo, "kl", None)
     if kl is not None:  # an AttentionELBO; Pyro looks at the sites of the others itself
         if kl == "closed_form" and not isinstance(messenger, GuideMessenger):
@@ -256,34 +255,45 @@ def _check_patterns(guide: AttentionGuide, sites: Mapping[str, Message]) -> None
 
 def _check_plates(site: Message) -> None:
     """Raise ValueError where a batch dimension has no plate, or a plate repeats a site because heads were forgotten."""
-    plated = {frame.dim for frame in site["cond_indep_stack"] if frame.vectorized}
-    plated.update(site["infer"].get("_dim_to_id", ()))
+    dims_of_plates = {frame.dim for frame in site["cond_indep_stack"] if frame.vectorized}
+    dims_of_plates.update(site["infer"].get("_dim_to_id", ()))  # of what is enumerated
     shape = tuple(site["fn"].batch_shape)
-    missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in plated]
-    prior = site["infer"]["prior"]
-    scores = site["infer"]["call"].shape
-    dims, head_dim = len(scores) - prior.layout.event_dim, prior.layout.head_dim
+    layout = site["infer"]["prior"].layout
+    scores_shape = site["infer"]["call"].shape
+    batch = tuple(scores_shape[: len(scores_shape) - layout.event_dim])
+    missing = [dim for dim in range(-len(shape), 0) if shape[dim] > 1 and dim not in dims_of_plates]
     for dim in missing:
-        for name, frame in plates_of(site).items():
-            beside = scores[:dims][frame.dim] if -frame.dim <= dims else 1
-            if frame.size == shape[dim] and beside == 1:  # the items are there, at another dimension
-                raise ValueError(
-                    f"site '{site['name']}': the {frame.size} items of plate '{name}' at dimension {frame.dim} stand "
-                    f"at dimension {dim} of the batch {tuple(scores[:dims])}, so that every item would "
-                    f"meet every other; remove the dimension of size 1 from the inputs of the layer (.squeeze), or "
-                    f"open the plate with dim={dim}"
-                )
+        _check_items_stand_in_plate(site, dim, batch)
     if missing:
         raise ValueError(
             f"site '{site['name']}': batch shape {shape} has no plate at dimension {missing[-1]}; wrap the call, "
             f"for example `with pyro.plate('data', {shape[missing[-1]]}, dim={missing[-1]}):`"
         )
     for name, frame in plates_of(site).items():
-        if frame.size > 1 and -frame.dim > dims and name != "num_particles_vectorized":
+        if frame.size > 1 and -frame.dim > len(batch) and name != "num_particles_vectorized":
             raise ValueError(
                 f"site '{site['name']}': its scores have no dimension for plate '{name}' of size {frame.size}; add "
-                f"that of the heads to scores, values and keys (.unsqueeze({head_dim})), or, if all of the plate share "
-                f"their scores, one of size 1 at the left (.unsqueeze(0))"
+                f"that of the heads to scores, values and keys (.unsqueeze({layout.head_dim})), or, if all of the "
+                f"plate share their scores, one of size 1 at the left (.unsqueeze(0))"
+            )
+
+
+def _check_items_stand_in_plate(site: Message, dim: int, batch: tuple[int, ...]) -> None:
+    """Raise ValueError where the items of a plate stand at a dimension beside it, whose size is one at the plate.
+
+    Args:
+        site: Attention site.
+        dim: Dimension of the batch without a plate.
+        batch: Shape of the batch of the scores.
+    """
+    size = site["fn"].batch_shape[dim]
+    for name, frame in plates_of(site).items():
+        size_at_plate = batch[frame.dim] if -frame.dim <= len(batch) else 1
+        if frame.size == size and size_at_plate == 1:
+            raise ValueError(
+                f"site '{site['name']}': the {frame.size} items of plate '{name}' at dimension {frame.dim} stand at "
+                f"dimension {dim} of the batch {batch}, so that every item would meet every other; remove the "
+                f"dimension of size 1 from the inputs of the layer (.squeeze), or open the plate with dim={dim}"
             )
 
 
@@ -313,16 +323,17 @@ def _check_parameters(loss: Tensor, modules: Sequence[nn.Module], trace: Trace |
 
 def _watch_kl(elbo: DifferentiableELBO, loss: Tensor) -> None:
     """Warn, once each, of a KL that outweighs the data at the start, and of a schedule whose step does not move."""
-    problem = None
     if not isinstance(elbo, _WithKL):
         return
+    problem = None
     if elbo.kl_record and elbo not in _WEIGHED:
         _WEIGHED.add(elbo)
         problem = heavy_kl(elbo, loss.item())
     if callable(elbo.kl_weight):
-        step, count = _STEPS.get(elbo, (elbo.step, 0))
-        _STEPS[elbo] = elbo.step, count + 1 if step == elbo.step else 1
-        if _STEPS[elbo][1] == 100 and elbo.kl_weight(elbo.step + 1) != elbo.kl_weight(elbo.step):
+        last_step, count = _STEPS.get(elbo, (elbo.step, 0))
+        count = count + 1 if last_step == elbo.step else 1
+        _STEPS[elbo] = elbo.step, count
+        if count == 100 and elbo.kl_weight(elbo.step + 1) != elbo.kl_weight(elbo.step):
             symptom = "kl_weight is a schedule, and elbo.step was the same in 100 training steps, so it does not change"
             problem = f"{symptom}; set elbo.step in the training loop"
     if problem is not None:

@@ -23,7 +23,7 @@ __all__ = ["chosen_slots", "default_chunk_rows", "summed_token_log_prob", "token
 
 # on a CPU smaller chunks repeat too much work on the weights, and larger ones leave the cache; a GPU wants large ones
 _CPU_CHUNK_BYTES, _CHUNK_BYTES = 8_000_000, 40_000_000
-_MOST_WORTH_LEAVING_OUT = 0.75  # to leave rows out of a product, the others are copied
+_MOST_WORTH_LEAVING_OUT = 0.75  # share of rows that stay, above which the copy of these costs more than is saved
 
 
 def _product_dtype(features: Tensor, weight: Tensor) -> torch.dtype:
@@ -126,6 +126,8 @@ class _Layout:
 
 
 class _TokenLogProb(torch.autograd.Function):
+    """Autograd function of :func:`token_log_prob`, whose backward pass computes the logits again."""
+
     @staticmethod
     def forward(
         ctx: Context,
@@ -161,8 +163,10 @@ class _TokenLogProb(torch.autograd.Function):
             for_features = rows.new(*rows.x.shape).zero_() if needed[0] else None
             for_weight = rows.new(*weight.shape).zero_() if needed[1] else None
             for_bias = rows.new(len(weight)).zero_() if needed[2] else None
-            # masked positions have no gradient: no work either, where to ask does not mean to wait
-            for chunk in grad.any(1).nonzero().squeeze(1).split(rows.chunk) if grad.is_cpu else rows.chunks():
+            chunks = rows.chunks()
+            if grad.is_cpu:  # no work on masked positions, which have no gradient; on a GPU to ask means to wait
+                chunks = grad.any(1).nonzero().squeeze(1).split(rows.chunk)
+            for chunk in chunks:
                 total, logits = grad[chunk].sum(1, keepdim=True), rows.logits(chunk)
                 # the gradient of the logits: observed minus expected number of each token
                 logits.sub_(log_totals[chunk]).exp_().mul_(total.neg_())
@@ -229,7 +233,17 @@ def chosen_slots(mask: Tensor) -> tuple[Tensor, list[int]]:
 
 
 class _Groups:
-    """Rows that are summed over together, of groups in their order, and chunks of whole groups."""
+    """Rows that are summed over together, of groups in their order, and chunks of whole groups.
+
+    Args:
+        slots: Where each row stands in ``log_weight``, flattened.
+        ends: Number of rows up to the end of each group.
+        log_weight: Log weight of each alignment of each group, ``[G, N]``.
+        evidence: Whether the log of a weighted mean is computed, else a weighted mean of logs.
+        roulette: See :func:`summed_token_log_prob`.
+        chunk_rows: Number of rows of a chunk, up to those of one group.
+        known: See :func:`summed_token_log_prob`.
+    """
 
     def __init__(
         self, slots: Tensor, ends: Sequence[int], log_weight: Tensor, *,
@@ -262,6 +276,8 @@ class _Groups:
 
 
 class _SummedTokenLogProb(torch.autograd.Function):
+    """Autograd function of :func:`summed_token_log_prob`, whose forward pass computes the gradients, too."""
+
     @staticmethod
     def forward(
         ctx: Context,
@@ -280,27 +296,22 @@ class _SummedTokenLogProb(torch.autograd.Function):
         buffer = torch.empty(groups.most_rows, len(weight), dtype=dtype, device=features.device)
         for chunk_groups, chunk in groups.chunks:
             x = layer.x[chunk]
-            logits = torch.mm(x, layer.weight.t(), out=buffer[: len(x)])
-            log_probs[chunk] = _to_residuals(logits, layer, token[chunk].unsqueeze(1))
-            shares = all_shares[chunk] = groups.shares(chunk_groups, chunk, log_probs[chunk]).to(layer.exact)
-            shares = groups.rounded(shares)
+            residuals = torch.mm(x, layer.weight.t(), out=buffer[: len(x)])  # logits, at first
+            log_probs[chunk] = _to_residuals(residuals, layer, token[chunk].unsqueeze(1))
+            all_shares[chunk] = groups.shares(chunk_groups, chunk, log_probs[chunk]).to(layer.exact)
+            shares = groups.rounded(all_shares[chunk])
             rows: slice | Tensor = chunk
-            if shares.is_cpu:  # elsewhere one would have to wait for their number
-                significant = (shares > torch.finfo(shares.dtype).eps).nonzero().squeeze(1)  # less is lost in a sum
-                if len(significant) < _MOST_WORTH_LEAVING_OUT * len(x):
-                    logits, x, shares, rows = (
-                        logits[significant],
-                        x[significant],
-                        shares[significant],
-                        significant + chunk.start,
-                    )
+            significant = _significant(shares)
+            if significant is not None:
+                residuals, x, shares = residuals[significant], x[significant], shares[significant]
+                rows = significant + chunk.start
             factors = shares.unsqueeze(1)
             if for_features is not None:
-                for_features[rows] = (logits @ layer.weight).to(layer.exact).mul_(factors)
+                for_features[rows] = (residuals @ layer.weight).to(layer.exact).mul_(factors)
             if for_weight is not None:
-                _add_product(for_weight, logits.t(), (x * factors).to(dtype))
+                _add_product(for_weight, residuals.t(), (x * factors).to(dtype))
             if for_bias is not None:
-                _add_product(for_bias, logits.t(), factors.to(dtype))
+                _add_product(for_bias, residuals.t(), factors.to(dtype))
         for_bias = None if for_bias is None else for_bias.squeeze(1)
         ctx.save_for_backward(features, weight, bias, token, all_shares, for_features, for_weight, for_bias)
         ctx.known = groups.known and not features.is_cpu
@@ -322,6 +333,14 @@ class _SummedTokenLogProb(torch.autograd.Function):
         return (*gradients, None, None, None)
 
 
+def _significant(shares: Tensor) -> Tensor | None:
+    """Return the indices of rows whose share of the gradient is not lost in a sum; None to take all rows."""
+    if not shares.is_cpu:  # one would have to wait for their number
+        return None
+    indices = (shares > torch.finfo(shares.dtype).eps).nonzero().squeeze(1)
+    return indices if len(indices) < _MOST_WORTH_LEAVING_OUT * len(shares) else None
+
+
 def _to_residuals(logits: Tensor, layer: _OutputLayer, token: Tensor) -> Tensor:
     """Return the log probability of each row's token, and turn its logits into residuals.
 
@@ -338,6 +357,7 @@ def _to_residuals(logits: Tensor, layer: _OutputLayer, token: Tensor) -> Tensor:
         observed, highest = exact.gather(1, chosen), exact.amax(1, keepdim=True)
         total = exact.sub_(highest).exp_().sum(1, keepdim=True)
         part_log_prob.copy_((observed - highest - total.log()).squeeze(1))
+        # in place, as the exponentials are not needed any more
         exact.div_(-total).scatter_add_(1, chosen, torch.ones_like(total))
         if exact is not part:
             part.copy_(exact)

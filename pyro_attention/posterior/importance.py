@@ -125,10 +125,8 @@ class ImportancePosterior:
                 samples.setdefault(name, []).append(value)
             items = _items(drawn.trace)
             rows = items.log_importance_weights.unsqueeze(0) if drawn.nesting is None else items.log_importance_weights
-            # plates within an item have size one
-            log_importance_weights.append(
-                rows.squeeze([dim for dim in range(1 - rows.dim(), 0) if dim not in items.dims])
-            )
+            dims_within_items = [dim for dim in range(1 - rows.dim(), 0) if dim not in items.dims]  # of size one
+            log_importance_weights.append(rows.squeeze(dims_within_items))
             plates = {name: depth(drawn.trace.nodes[name]) for name in samples}
             del drawn, value  # the next pass needs the memory
         joined = torch.cat(log_importance_weights)
@@ -165,10 +163,10 @@ class ImportancePosterior:
         Items whose effective sample size is above 99 % of the draws are trusted as well: such importance weights move
         the mean of an attention weight, which lies between 0 and 1, by 0.05 at most, whatever the shape of their tail.
         """
-        alike = self.effective_sample_size > max(
-            1, 0.99 * len(self.log_importance_weights)
-        )  # a single draw says nothing about the spread
-        return alike | (~(self.pareto_k > 0.7) & (self.effective_sample_size >= 10))
+        nearly_all = max(1, 0.99 * len(self.log_importance_weights))  # a single draw says nothing about the spread
+        has_equal_weights = self.effective_sample_size > nearly_all
+        has_light_tail = ~(self.pareto_k > 0.7)  # or an unknown one, NaN
+        return has_equal_weights | (has_light_tail & (self.effective_sample_size >= 10))
 
     def resample(self, *, seed: int | None = None) -> dict[str, Tensor]:
         """Resample the draws of every item by their importance weights (systematically), as many as there are.
@@ -187,6 +185,7 @@ class ImportancePosterior:
             return self._resampled()
 
     def _resampled(self) -> dict[str, Tensor]:
+        """Return the draws of every item that equally spaced points, shifted at random, choose by the weights."""
         count, weights = len(self.log_importance_weights), self.log_importance_weights.double().softmax(0)
         start = torch.rand(weights.shape[1:], dtype=weights.dtype, device=weights.device)
         points = (torch.arange(count, device=weights.device).view(-1, *[1] * start.dim()) + start) / count
@@ -201,6 +200,7 @@ class ImportancePosterior:
         return resampled
 
     def _warn(self) -> None:
+        """Warn where items are not trusted."""
         bad = ~self.trusted
         if bad.any():
             least = self.effective_sample_size.min().item()
@@ -216,6 +216,7 @@ class ImportancePosterior:
 
 
 def _items(trace: Trace) -> ItemWeights:
+    """Weigh the items of a pass by the observations and the priors of its latent sites."""
     try:
         trace.compute_log_prob(lambda _, site: site["is_observed"])  # whose errors name the site
     except ValueError as error:
@@ -228,14 +229,16 @@ def _items(trace: Trace) -> ItemWeights:
 
 def _pareto_k(log_importance_weights: Tensor) -> Tensor:
     """Return the shape of a generalized Pareto distribution over the largest weights of every item."""
-    # one column where the model has no plates; on the CPU, where Pyro's fit computes whatever it is given
-    columns = log_importance_weights.reshape(len(log_importance_weights), -1).cpu()
-    size = math.ceil(min(0.2 * len(log_importance_weights), 3 * math.sqrt(len(log_importance_weights))))
+    count = len(log_importance_weights)
+    # a column for each item, one where the model has no plates; on the CPU, where Pyro's fit computes whatever it gets
+    columns = log_importance_weights.reshape(count, -1).cpu()
+    size = math.ceil(min(0.2 * count, 3 * math.sqrt(count)))
     shapes = [math.nan if size < 5 else _shape(column, size) for column in columns.double().unbind(1)]
     return log_importance_weights.new_tensor(shapes).reshape(log_importance_weights.shape[1:])
 
 
 def _shape(log_importance_weights: Tensor, size: int) -> float:
+    """Return the shape of the tail of an item's weights, which are ``size`` in number; NaN where there is none."""
     largest = (log_importance_weights - log_importance_weights.max()).exp().topk(size + 1).values.flip(0)
     tail = largest[1:] - largest[0]
     if tail[-1] < 1e-5:  # nothing but ties, up to rounding

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Literal
@@ -20,7 +20,7 @@ from pyro_attention.posterior.passes import seeded
 
 __all__ = ["LaplacePosterior"]
 
-_MOST = {"hessian": 2_000**2, "fisher": 10_000**2}  # entries of the matrix that is held, in float64
+_MOST = {"hessian": 2_000**2, "fisher": 10_000**2}  # most entries of the matrix that is held, in float64
 
 
 class LaplacePosterior:
@@ -102,31 +102,19 @@ class LaplacePosterior:
         self.prior_scale, self._before = float(prior_scale), list[list[Tensor]]()
         self._chosen = _matching(module, [parameters] if isinstance(parameters, str) else parameters)
         self.mean = _flat([value.detach() for value in self._chosen.values()])
-        size, terms = len(self.mean), list[Tensor]()
-        with seeded(0), torch.enable_grad():
-            for count, batch in enumerate(batches):
-                if count < 2:  # only of several batches is it wrong to scale each of them to all of the data
-                    check_sum(loss, batch, one_item=curvature == "fisher", only=count == 0)
-                _check_size(size * (size if curvature == "hessian" else 1 + len(terms)), size, curvature)
-                slope = _slope(loss, batch, self._chosen, twice=curvature == "hessian")
-                if curvature == "fisher":
-                    terms.append(slope)
-                else:
-                    second = _jacobian(slope, list(self._chosen.values()))
-                    terms = [second + terms[0] if terms else second]
-        if not terms:
-            raise ValueError("batches are empty, expected the arguments of the loss for the training data")
         if curvature == "fisher":
-            _, singular, rows = torch.linalg.svd(torch.stack(terms), full_matrices=False)
+            slopes = _slopes_of_items(loss, batches, self._chosen)
+            _, singular, rows = torch.linalg.svd(slopes, full_matrices=False)
             self._curvatures, self._directions = singular.square(), rows.T
         else:
-            curvatures, self._directions = torch.linalg.eigh((terms[0] + terms[0].T) / 2)
+            hessian = _hessian(loss, batches, self._chosen)
+            curvatures, self._directions = torch.linalg.eigh((hessian + hessian.T) / 2)
             self._curvatures = _without_negative(curvatures, self.prior_scale)
 
     @property
     def covariance(self) -> Tensor:
         """Covariance of the parameters ``[P, P]``, one behind the other as ``module.named_parameters()`` has them."""
-        narrower = self._deviations.square() - self.prior_scale**2
+        narrower = self._deviations.square() - self.prior_scale**2  # what the data take off along each direction
         prior = self.prior_scale**2 * torch.eye(len(self.mean)).to(self.mean)
         return torch.as_tensor(prior + self._directions * narrower @ self._directions.T)
 
@@ -158,6 +146,7 @@ class LaplacePosterior:
 
     @property
     def _deviations(self) -> Tensor:
+        """Standard deviation along each of the directions in which the data say something."""
         return torch.as_tensor((self._curvatures + self.prior_scale**-2).rsqrt())
 
 
@@ -191,13 +180,58 @@ def _matching(module: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Parame
 
 
 def _check_size(held: int, size: int, curvature: str) -> None:
-    """Raise ValueError before more numbers are held than may be."""
+    """Raise ValueError before more numbers are held than may be.
+
+    Args:
+        held: Numbers that are to be held.
+        size: Number of parameters.
+        curvature: "hessian" or "fisher".
+    """
     if held > _MOST[curvature]:
         other = "curvature='fisher'" if curvature == "hessian" else "fewer batches"
         raise ValueError(
             f"the patterns choose {size} parameters, whose curvature takes {held} numbers ({8 * held / 1e9:.3g} GB), "
             f"expected at most {_MOST[curvature]}; choose fewer, such as W_q of the last layer or LoRA's, or {other}"
         )
+
+
+def _slopes_of_items(
+    loss: Callable[..., Tensor], batches: Iterable[Args], chosen: Mapping[str, nn.Parameter]
+) -> Tensor:
+    """Return the gradient of every batch, which is an item, ``[batches, P]``."""
+    slopes, size = list[Tensor](), _count(chosen)
+    with seeded(0), torch.enable_grad():
+        for batch in _checked_batches(loss, batches, one_item=True):
+            _check_size(size * (1 + len(slopes)), size, "fisher")
+            slopes.append(_slope(loss, batch, chosen, twice=False))
+    return torch.stack(slopes)
+
+
+def _hessian(loss: Callable[..., Tensor], batches: Iterable[Args], chosen: Mapping[str, nn.Parameter]) -> Tensor:
+    """Return the second derivatives of the sum of the losses of all batches, ``[P, P]``."""
+    total, size = None, _count(chosen)
+    with seeded(0), torch.enable_grad():
+        for batch in _checked_batches(loss, batches, one_item=False):
+            _check_size(size * size, size, "hessian")
+            of_batch = _jacobian(_slope(loss, batch, chosen, twice=True), list(chosen.values()))
+            total = of_batch if total is None else of_batch + total
+    assert total is not None  # no batches are an error
+    return total
+
+
+def _checked_batches(loss: Callable[..., Tensor], batches: Iterable[Args], *, one_item: bool) -> Iterator[Args]:
+    """Yield the batches; raise ValueError where there are none, or the loss of the first two is no sum over items."""
+    count = 0
+    for count, batch in enumerate(batches, start=1):
+        if count <= 2:  # only of several batches is it wrong to scale each of them to all of the data
+            check_sum(loss, batch, one_item=one_item, only=count == 1)
+        yield batch
+    if not count:
+        raise ValueError("batches are empty, expected the arguments of the loss for the training data")
+
+
+def _count(parameters: Mapping[str, nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters.values())
 
 
 def _slope(loss: Callable[..., Tensor], batch: Args, chosen: Mapping[str, Tensor], *, twice: bool) -> Tensor:

@@ -16,6 +16,8 @@ from pyro_attention.posterior.passes import seeded
 
 __all__ = ["check_sum"]
 
+_SEEDS = 8  # of a loss that draws
+
 
 def check_sum(loss: Callable[..., Tensor], batch: Args, *, one_item: bool, only: bool) -> None:
     r"""Raise ValueError where halves of a batch show that its loss is no sum, or where it should be one item.
@@ -84,6 +86,7 @@ class _Halves:
 
     @property
     def is_mean(self) -> bool:
+        """Whether the loss is the mean of those of its halves, and clearly not their sum."""
         (_, first, second), share = self.means, self.items // 2 / self.items
         (from_sum, error), (from_mean, mean_error) = self.distance(1, 1), self.distance(share, 1 - share)
         # a sum with a constant that outweighs it is close to the mean as well, but not beside what the halves differ by
@@ -92,28 +95,35 @@ class _Halves:
 
     @property
     def is_sum(self) -> bool:
+        """Whether the loss is the sum of those of its halves, up to a noise that is small beside it."""
         (_, first, second), (from_sum, error) = self.means, self.distance(1, 1)
         size = abs(first) + abs(second)
         return 3 * error < 0.01 * size and from_sum <= 1e-5 * size + 3 * error
 
 
 def _halves(loss: Callable[..., Tensor], batch: Args) -> _Halves | None:
+    """Evaluate the loss of a batch and of its halves; None where it has none, or a loss is no finite number."""
     items = _count(batch)
     if items is None or items < 2:
         return None
-    halves = _take(batch, items, slice(None, items // 2)), _take(batch, items, slice(items // 2, None))
+    first, rest = (_take(batch, items, part) for part in (slice(None, items // 2), slice(items // 2, None)))
     scales = _Scales()
     try:
         with torch.no_grad(), scales:
-            seeds = range(1 if _value(loss, batch, 0) == _value(loss, batch, 1) else 8)
-            losses = [[_value(loss, part, 3 * seed + i) for seed in seeds] for i, part in enumerate((batch, *halves))]
+            draws = _value(loss, batch, 0) != _value(loss, batch, 1)
+            # all of them with another noise, so that the errors of the three are independent
+            losses = [
+                [_value(loss, part, seed=3 * number + index) for number in range(_SEEDS if draws else 1)]
+                for index, part in enumerate((batch, first, rest))
+            ]
     except Exception:  # a loss need not take half a batch, such as half a graph; errors of the whole are raised later
         return None
     values = torch.tensor(losses, dtype=torch.float64)
-    return _Halves(items, values, scales.seen) if values.isfinite().all() else None
+    return _Halves(items, values, scales.any_scaled) if values.isfinite().all() else None
 
 
 def _value(loss: Callable[..., Tensor], batch: Args, seed: int) -> float:
+    """Return the loss of a batch, with the noise of a seed."""
     with seeded(seed):
         return loss(*batch).double().item()
 
@@ -122,8 +132,11 @@ def _count(value: object) -> int | None:
     """Return the size of the first dimension of the first tensor that has one, also in mappings and sequences."""
     if isinstance(value, Tensor):
         return len(value) if value.dim() else None
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return next((count for count in map(_count, parts) if count is not None), None)
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    if not isinstance(value, list | tuple):
+        return None
+    return next((count for count in map(_count, value) if count is not None), None)
 
 
 def _take(value: Any, items: int, part: slice) -> Any:
@@ -132,7 +145,9 @@ def _take(value: Any, items: int, part: slice) -> Any:
         return value[part] if value.dim() and len(value) == items else value
     if isinstance(value, Mapping):
         return {name: _take(entry, items, part) for name, entry in value.items()}
-    return [_take(entry, items, part) for entry in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_take(entry, items, part) for entry in value]
+    return value
 
 
 class _Scales(ScaleMessenger):
@@ -140,8 +155,8 @@ class _Scales(ScaleMessenger):
 
     def __init__(self) -> None:
         super().__init__(scale=1.0)
-        self.seen = False
+        self.any_scaled = False
 
     def _process_message(self, msg: Message) -> None:
         super()._process_message(msg)
-        self.seen = self.seen or bool((torch.as_tensor(msg["scale"]) != 1).any())
+        self.any_scaled = self.any_scaled or bool((torch.as_tensor(msg["scale"]) != 1).any())

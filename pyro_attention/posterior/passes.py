@@ -7,7 +7,7 @@ then computed once for all samples. Samples of a model that does not broadcast a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -207,17 +207,14 @@ def _draw(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
     first = Pass(*run())
     left = num_samples - 1
     if chunk_size > 1 and left:
-        attention = {name: site for name, site in first.trace.nodes.items() if is_attention_site(site)}
-        sites = {name: site["is_observed"] or is_point_mass(site["fn"]) for name, site in attention.items()}
+        is_fixed = _fixed_attention(first.trace)
         # what nothing is drawn for is repeated, as its samples would not show
-        plate = pyro.plate if all(sites.values()) else SharedDraws
+        plate = pyro.plate if all(is_fixed.values()) else SharedDraws
         nesting = max((depth(site) for site in first.trace.nodes.values() if site["type"] == "sample"), default=0)
-        drawn = [first.trace.nodes[name]["value"] for name, is_fixed in sites.items() if not is_fixed]
-        if len(drawn) > 1 and drawn[0].device.type == "cpu":
-            chunk_size = min(chunk_size, max(1, _LARGEST // max(value.numel() for value in drawn)))
-        run = run if run.whole or not sites else _Early(run.guide, run.args, run.kwargs, sites=tuple(sites))
-        chunk_size = chunk_size if _may_share_a_pass(run, first, sites, nesting, plate) else 1
-        del drawn, attention
+        if not run.whole:
+            run = _Early(run.guide, run.args, run.kwargs, sites=tuple(is_fixed))
+        may_share = _may_share_a_pass(run, first.trace, is_fixed, nesting, plate)
+        chunk_size = _worthwhile_size(chunk_size, first.trace, is_fixed) if may_share else 1
     yield first
     del first  # the next pass needs the memory
     while left:
@@ -229,20 +226,48 @@ def _draw(run: Run, num_samples: int, chunk_size: int) -> Iterator[Pass]:
         del result
 
 
-def _may_share_a_pass(run: Run, first: Pass, sites: dict[str, bool], nesting: int, plate: type[pyro.plate]) -> bool:
-    """Return whether samples may share a pass, given the attention sites of the first and which of them are fixed."""
+def _fixed_attention(trace: Trace) -> dict[str, bool]:
+    """Return the attention sites of a run, and whether they are given or point masses, so that nothing is drawn."""
+    return {
+        name: site["is_observed"] or is_point_mass(site["fn"])
+        for name, site in trace.nodes.items()
+        if is_attention_site(site)
+    }
+
+
+def _worthwhile_size(chunk_size: int, trace: Trace, is_fixed: Mapping[str, bool]) -> int:
+    """Return the size of chunks, smaller where on a CPU a pass would take longer than its samples one by one."""
+    values = [trace.nodes[name]["value"] for name, fixed in is_fixed.items() if not fixed]
+    if len(values) < 2 or values[0].device.type != "cpu":
+        return chunk_size
+    largest_site: int = max(value.numel() for value in values)
+    return min(chunk_size, max(1, _LARGEST // largest_site))
+
+
+def _may_share_a_pass(
+    run: Run, first: Trace, is_fixed: Mapping[str, bool], nesting: int, plate: type[pyro.plate]
+) -> bool:
+    """Return whether samples may share a pass.
+
+    Args:
+        run: The run that is repeated.
+        first: Trace of the first run.
+        is_fixed: Attention sites, and whether nothing is drawn at them.
+        nesting: Number of nested plates of the model.
+        plate: Class of the plate of the samples.
+    """
     if isinstance(run, _Early):
-        ahead = takewhile(lambda site: site["name"] != run.sites[-1], first.trace.nodes.values())
+        ahead = takewhile(lambda site: site["name"] != run.sites[-1], first.nodes.values())
         if not any(is_latent(site) and not is_point_mass(site["fn"]) for site in ahead):
             return True  # nothing that its last site reads is drawn
-    if all(sites.values()) and any(first.trace.nodes[name]["is_observed"] for name in sites):
+    if all(is_fixed.values()) and any(first.nodes[name]["is_observed"] for name in is_fixed):
         return False  # the output of attention that is given has no dimension for the samples
 
     def look() -> Replayed:
         trace, output = run()
         return Replayed([trace], output)
 
-    model, kind = check_guide(run.guide).model, (type(run), *sites.items())
+    model, kind = check_guide(run.guide).model, (type(run), *is_fixed.items())
     return broadcasts(run.guide, model, kind, look, nesting=nesting, plate=plate)
 
 

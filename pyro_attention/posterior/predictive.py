@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from pyro_attention._checks import as_float
 from pyro_attention._typing import Message
+from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import AttentionGuide, first_match, is_attention_site, keeps_prior
 from pyro_attention.posterior.passes import AtMean, Noise, Pass, Run, outputs, passes, seeded
 
@@ -136,16 +137,22 @@ def predict(
     """
     if not all(0 <= q <= 1 for q in quantiles):
         raise ValueError(f"quantiles are {list(quantiles)}, expected probabilities in [0, 1]")
+    source = "the model" if observed is None else f"site '{observed}'"  # of what is averaged, for messages
+    if transform is not None:
+        source = "transform"
+    kind: Any = "attention"
+    if isinstance(noise, str):
+        kind, run = noise, Run(guide, args, kwargs)
+    else:
+        run = Run(_AtMeanBut(noise)(guide), args, kwargs)
     moments, samples = Moments(), []
-    kind: Any = noise if isinstance(noise, str) else "attention"
-    run = Run(guide if isinstance(noise, str) else _AtMeanBut(noise)(guide), args, kwargs)
     draws = passes(run, num_samples, kind, chunk_size, seed)
     # a bar for long work on a terminal
     with closing(draws), tqdm(total=num_samples, unit="draw", delay=5, disable=None, leave=False) as bar:
         for drawn in draws:
             chunk = outputs(drawn) if observed is None else _observations(drawn, observed)
             chunk = chunk if transform is None else transform(chunk)
-            _check_averageable(chunk, "transform" if transform else f"site '{observed}'" if observed else "the model")
+            _check_averageable(chunk, source)
             moments.update(chunk)
             if keep_samples or quantiles:
                 samples.append(chunk)
@@ -188,16 +195,25 @@ def _may_be_observed(site: Message) -> bool:
 
 
 class _AtMeanBut(AtMean):
-    """Handler that draws the sites that match a pattern, and has the others at their mean."""
+    """Handler that draws the attention sites that match a pattern, and has the others at their mean.
+
+    Attributes:
+        drawn: The patterns.
+        unknown: Patterns that no attention site of the runs so far has matched; an error at the end of a run.
+    """
 
     def __init__(self, drawn: Collection[str]) -> None:
         super().__init__()
         self.drawn, self.unknown = tuple(drawn), set(drawn)
 
     def _pyro_sample(self, msg: Message) -> None:
-        if (pattern := first_match(msg["name"], self.drawn)) is None:
+        if not is_attention_site(msg) and not isinstance(msg["fn"], AttentionDistribution):
+            return  # a site that is given inside of the guide has the distribution alone
+        pattern = first_match(msg["name"], self.drawn)
+        if pattern is None:
             super()._pyro_sample(msg)
-        self.unknown.discard(pattern)
+        else:
+            self.unknown.discard(pattern)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

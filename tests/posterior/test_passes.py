@@ -96,6 +96,26 @@ def test_noise_of_some_sites_is_that_of_soft_attention_elsewhere(chunk_size):
         predict(guides[1], x, noise=["head"])
 
 
+def test_patterns_of_noise_match_attention_sites_alone():
+    """A pattern of an observation, a plate or another latent site would draw nothing, without a word."""
+    attention = LatentAttention("attention", ContextualGammaPrior(2))
+
+    def model():
+        shift = pyro.sample("shift", pyro.distributions.Normal(0.0, 1.0))
+        with pyro.plate("data", 1):
+            context = attention(torch.zeros(1, 1, 1, 2), torch.ones(1, 1, 2, 1), keys=torch.zeros(1, 1, 2, 2)).context
+            mean = context.sum((-3, -2, -1)) + shift
+            pyro.sample("y", pyro.distributions.Normal(mean, 1.0), obs=torch.zeros(1))
+        return mean
+
+    guide = AttentionGuide(model, Weibull(2.0), keep_prior="shift")
+    for name in ("shift", "data", "y"):
+        with pytest.raises(ValueError, match=f"no attention site matches \\['{name}'\\]"):
+            predict(guide, num_samples=2, noise=[name])
+    given = poutine.condition(guide, data={"attention": torch.zeros(1, 1, 1, 2)})
+    assert predict(given, num_samples=2, noise=["att*"]).num_samples == 2
+
+
 @pytest.mark.parametrize("input_feed", ["expected", "sampled"])
 def test_chunks_of_a_decoder_have_the_distribution_of_single_samples(input_feed):
     """A sentence is encoded once a pass; one site needs no passes that check it."""

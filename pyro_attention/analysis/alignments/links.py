@@ -192,33 +192,35 @@ def symmetrize(forward: Alignment, backward: Alignment, *, method: SymmetrizeMet
         return Alignment(common, *sizes)
     links = _grown(common, forward.links | backward.links)
     if method != "grow-diag":
-        for direction in (forward.links, backward.links):
-            for link in _by_target(direction):
-                taken = _taken(link, links)
-                if not (any(taken) if method == "grow-diag-final-and" else all(taken)):
-                    links.add(link)
+        enough = all if method == "grow-diag-final-and" else any
+        for link in [*_by_target(forward.links), *_by_target(backward.links)]:
+            if enough(_free_words(link, links)):
+                links.add(link)
     return Alignment(frozenset(links), *sizes)
 
 
 def _by_target(links: frozenset[Link]) -> list[Link]:
+    """Return links in the order in which they are visited: by target word, then by source word."""
     return sorted(links, key=lambda link: (link[1], link[0]))
 
 
-def _taken(link: Link, links: set[Link]) -> tuple[bool, bool]:
-    """Return whether the source word and the target word of a link have one."""
-    return any(source == link[0] for source, _ in links), any(target == link[1] for _, target in links)
+def _free_words(link: Link, links: set[Link]) -> tuple[bool, bool]:
+    """Return whether the source word and the target word of a link are in none of the links."""
+    return all(source != link[0] for source, _ in links), all(target != link[1] for _, target in links)
 
 
 def _grown(common: frozenset[Link], union: frozenset[Link]) -> set[Link]:
-    """Add neighbors of links in the union that have a free word, until nothing changes."""
+    """Add neighbors of links in the union that have a word without a link, until nothing changes."""
     links, before = set(common), -1
     while before < len(links):
         before = len(links)
         for source, target in _by_target(union):
-            for down, right in _NEIGHBORS if (source, target) in links else ():
-                near = (source + right, target + down)
-                if near in union and near not in links and not all(_taken(near, links)):
-                    links.add(near)
+            if (source, target) not in links:
+                continue
+            for down, right in _NEIGHBORS:
+                neighbor = (source + right, target + down)
+                if neighbor in union and neighbor not in links and any(_free_words(neighbor, links)):
+                    links.add(neighbor)
     return links
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,7 +17,7 @@ from pyro_attention.guide import AttentionGuide, run_guide
 from pyro_attention.integrations.huggingface.adapters import base_model
 from pyro_attention.integrations.huggingface.attention import NAME
 from pyro_attention.integrations.huggingface.model import BayesianModel
-from pyro_attention.posterior.passes import Run, evaluation_mode, passes, seeded
+from pyro_attention.posterior.passes import Pass, Run, evaluation_mode, read_draws, seeded
 from pyro_attention.viewer.views import View
 
 if TYPE_CHECKING:
@@ -75,18 +74,21 @@ def generated_view(
     tokens = _generate(model, given, options)
     start, whole = given.size(1), torch.cat([given, tokens[None]], 1)
     names = _sites(model, sites)
-    weights_of: dict[str, list[Tensor]] = {name: [] for name in names}
     # the last token predicts nothing yet
     run = Run(guide, (), {"input_ids": whole[:, :-1]}, whole=False)
-    with closing(passes(run, num_samples, "attention", 1, seed)) as draws:
-        for drawn in draws:
-            for name, weights in drawn.weights():
-                if name in weights_of:
-                    weights_of[name].append(weights[:, 0, :, start - 1 :, :start].cpu())
+
+    def read(drawn: Pass) -> Iterator[tuple[str, Tensor]]:
+        for name, weights in drawn.weights():
+            if name in names:
+                yield name, weights[:, 0, :, start - 1 :, :start].cpu()
+
+    weights_by_site = read_draws(
+        run, read, num_samples=num_samples, noise="attention", chunk_size=1, seed=seed
+    )  # fmt: skip
     heads = [
-        (name, f"head {head}", drawn)
-        for name, parts in weights_of.items()
-        for head, drawn in enumerate(torch.cat(parts).unbind(1))
+        (name, f"head {head}", weights_by_site[name][:, head])
+        for name in names
+        for head in range(weights_by_site[name].size(1))
     ]
     rows, columns = ([_shown(tokenizer, token) for token in ids.tolist()] for ids in (tokens, given[0]))
     title = title or str(tokenizer.decode(tokens, skip_special_tokens=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -64,18 +65,11 @@ class BayesianModel(PreTrainedModel):
                 calls, the whole output is returned; of a classifier with an adapter of PEFT always the logits.
         """
         check_priors_are_saved(self)
-        if self.config._attn_implementation != NAME:
-            raise ValueError(
-                f"the attention of this {type(self).__name__} was set to {self.config._attn_implementation!r} after "
-                f"bayesian(), and draws nothing; call model.set_attn_implementation('{NAME}'), which returns weights "
-                f"for output_attentions=True, too"
-            )
+        self._check_attention()
         labels = {name: kwargs.pop(name, None) for name in _LABELS}  # first: a head without labels knows no such name
         inputs = _named(self.deterministic_class.forward, self, args, kwargs)
-        # PEFT passes it on to every classifier, whoever calls; generate does not always ask for what it needs
-        asked = inputs.pop("return_dict", None) and (self.can_generate() or not has_adapters(self))
-        whole = asked or (GENERATES.get() and self.can_generate())
-        if whole and self.can_generate() and inputs.get("use_cache") is False:
+        returns_whole = self._returns_whole(inputs.pop("return_dict", None))
+        if returns_whole and self.can_generate() and inputs.get("use_cache") is False:
             raise ValueError(
                 "use_cache=False would draw the weights of all earlier tokens anew for every token that is generated, "
                 "so that they belong to no draw; leave it out"
@@ -85,24 +79,45 @@ class BayesianModel(PreTrainedModel):
         likelihood = likelihood_of(self) if labels else None
         self._add_decoder_inputs(inputs, labels)
         plate = batch_plate("batch", _batch_size(self, inputs))
-        token = BATCH.set(plate if isinstance(plate, pyro.plate) else None)
-        decoder_token = DECODER_MASK.set(_decoder_mask(inputs))
-        try:
-            output = self.deterministic_class.forward(self, **inputs, return_dict=True)
-        except (IndexError, RuntimeError) as error:
-            named = _input_error(self, inputs)
-            if named is None:
-                raise
-            raise named from error
-        finally:
-            BATCH.reset(token)
-            DECODER_MASK.reset(decoder_token)
+        output = self._run_network(inputs, plate)
         if likelihood is not None:
             device = _logits_of(output).device  # that of the last layer, where a model lies on several GPUs
             moved = {name: target.to(device) for name, target in labels.items() if isinstance(target, Tensor)}
             with plate:
                 likelihood(output, {**labels, **moved})
-        return output if whole else _logits_of(output)
+        return output if returns_whole else _logits_of(output)
+
+    def _check_attention(self) -> None:
+        """Raise ValueError where the attention implementation of the model was changed after :func:`bayesian`."""
+        if self.config._attn_implementation != NAME:
+            raise ValueError(
+                f"the attention of this {type(self).__name__} was set to {self.config._attn_implementation!r} after "
+                f"bayesian(), and draws nothing; call model.set_attn_implementation('{NAME}'), which returns weights "
+                f"for output_attentions=True, too"
+            )
+
+    def _returns_whole(self, return_dict: bool | None) -> bool:
+        """Return whether a call wants the whole output, and not the logits alone."""
+        # generate does not always ask for what it needs
+        if GENERATES.get() and self.can_generate():
+            return True
+        # PEFT passes return_dict on to every classifier, whoever calls
+        return bool(return_dict) and (self.can_generate() or not has_adapters(self))
+
+    def _run_network(self, inputs: Inputs, plate: AbstractContextManager[object]) -> Output:
+        """Run the network, whose attention finds the plate of the batch and the decoder's mask in the context."""
+        batch_token = BATCH.set(plate if isinstance(plate, pyro.plate) else None)
+        decoder_token = DECODER_MASK.set(_decoder_mask(inputs))
+        try:
+            return self.deterministic_class.forward(self, **inputs, return_dict=True)
+        except (IndexError, RuntimeError) as error:
+            input_error = _input_error(self, inputs)
+            if input_error is None:
+                raise
+            raise input_error from error
+        finally:
+            BATCH.reset(batch_token)
+            DECODER_MASK.reset(decoder_token)
 
     def _add_decoder_inputs(self, inputs: dict[str, Any], labels: dict[str, Tensor]) -> None:
         """Let the decoder read the labels, which transformers does itself only where it makes a loss of them.
@@ -138,6 +153,7 @@ def bayesian_class(original: type) -> type[BayesianModel]:
 
 
 def _subclass(original: type) -> type[BayesianModel]:
+    """Make the subclass, whose ``forward`` is that of the model where Pyro does not run it."""
     network_class: type[PreTrainedModel] = original
     forward_before, generate_before = network_class.forward, getattr(network_class, "generate", None)
 
@@ -315,6 +331,7 @@ def _next_tokens(output: Output, labels: Mapping[str, Tensor]) -> None:
 
 
 def _positions(logits: Tensor, target: Tensor) -> None:
+    """Observe a class at every position of the logits ``[B, T, classes]``."""
     target, counts = _counted_classes(target, logits)
     likelihood = Categorical(logits=logits.float()).mask(counts).to_event(1)
     pyro.sample("labels", likelihood, obs=target)

@@ -254,6 +254,14 @@ def test_scores_are_those_of_the_library():
     assert auroc(np.zeros(3), np.zeros(2)) == 0.5
 
 
+def test_the_auroc_counts_pairs_of_equal_items_half():
+    generator = np.random.default_rng(2)
+    for sizes in ((1, 1), (7, 3), (40, 60)):
+        familiar, foreign = (generator.integers(6, size=size) / 7 for size in sizes)
+        pairs = np.sign(foreign[:, None] - familiar)
+        assert auroc(familiar, foreign) == pytest.approx((pairs.mean() + 1) / 2, abs=1e-12)
+
+
 def test_a_row_has_no_difference_to_itself_and_intervals_are_shared():
     generator = np.random.default_rng(1)
     labels = generator.integers(2, size=80)
