@@ -41,6 +41,15 @@ _DENG_K_MAX = {
     "categorical_enum": ("6.37", "33.00"),
     "categorical_sample": ("6.45", "33.01"),
 }
+# tables 1 and 3, of questions about photographs (VQA v2): NLL, accuracy and entropy
+_DENG_QUESTIONS = {
+    "soft": ("1.76", "58.93", "2.70"),
+    "marginal": ("1.69", "60.33", "2.66"),
+    "hard_enum": ("1.78", "57.60", ".73"),
+    "hard_sample": ("1.82", "56.30", ".58"),
+    "categorical_enum": ("1.69", "58.44", "2.07"),
+    "categorical_sample": ("1.75", "57.52", "2.44"),
+}
 _RUNS = {"going on": "translation-multi30k", "from scratch": "translation-multi30k-from-scratch"}
 
 
@@ -48,6 +57,13 @@ def first_table(name: str, reports: Mapping[str, Report]) -> Mapping[str, Row]:
     """Return the rows of the first table of a report by the names in their first column; none where it is missing."""
     parts = reports[name].parts if name in reports else ()
     rows = next((part.rows for part in parts if part.rows), ())
+    return {str(next(iter(row.values()))): row for row in rows}
+
+
+def table_with(column: str, name: str, reports: Mapping[str, Report]) -> Mapping[str, Row]:
+    """Return the rows of the first table of a report that has a column, by the names in their first column."""
+    parts = reports[name].parts if name in reports else ()
+    rows = next((part.rows for part in parts if part.rows and column in part.rows[0]), ())
     return {str(next(iter(row.values()))): row for row in rows}
 
 
@@ -90,6 +106,27 @@ def k_max(reports: Mapping[str, Report]) -> str:
 def _pair(rows: Mapping[str, Row], row: str, first: str, second: str, digits: int) -> str:
     cells = [cell(rows, row, column, digits).partition(" ±")[0] for column in (first, second)]
     return "-" if cells == ["-", "-"] else ", ".join(cells)
+
+
+def questions(reports: Mapping[str, Report]) -> str:
+    """Return NLL, accuracy and entropy of every scheme that answers questions: the paper's, and ours on two sets."""
+    sets = {"digits": "vqa-alignments-digits", "easy-VQA": "vqa-alignments-easy_vqa"}
+    scores = {title: first_table(name, reports) for title, name in sets.items()}
+    looking = {title: table_with("entropy of attention", name, reports) for title, name in sets.items()}
+    looking = {title: table for title, table in looking.items() if table}
+    columns = (
+        ("NLL", "NLL", scores, 3),
+        ("accuracy %", "accuracy %", scores, 1),
+        ("entropy", "entropy of attention", looking, 2),
+    )
+    rows = []
+    for scheme, paper in _DENG_QUESTIONS.items():
+        row = {"scheme": f"`{scheme}`"}
+        for number, (metric, column, tables, digits) in enumerate(columns):
+            row[f"{metric}: paper"] = paper[number]
+            row |= {f"{metric}, {title}": cell(table, scheme, column, digits) for title, table in tables.items()}
+        rows.append(row)
+    return markdown_table(rows)
 
 
 def other_readings(reports: Mapping[str, Report]) -> str:
@@ -161,6 +198,7 @@ TABLES = {
     "pavpu": pavpu,
     "schemes": schemes,
     "k-max": k_max,
+    "questions": questions,
     "readings": other_readings,
     "hybrid-shares": hybrid_shares,
     "uncertainty": uncertainty,

@@ -18,6 +18,7 @@ from experiments.report.paper_tables import (
     first_table,
     k_max,
     other_readings,
+    questions,
     schemes,
     uncertainty,
 )
@@ -67,6 +68,15 @@ def test_numbers_stand_beside_those_of_the_paper():
     assert row_of(table, "marginal")[2] == "6.10 ± .10"
     assert row_of(table, "dirichlet")[1:4] == ["7.58", "-", "-"]
     assert row_of(k_max(reports(marginal=[6.0])), "marginal")[1:4] == ["6.33, 6.89", "6.00, 6.00", "-"]
+
+
+def test_questions_have_the_entropy_of_the_sets_that_measure_it():
+    scores = Part(rows=[{"row": "soft", "NLL": summarize([0.5], 3), "accuracy %": summarize([75.0], 2)}])
+    looking = Part(rows=[{"row": "soft", "entropy of attention": summarize([1.0])}])
+    digits, easy = "vqa-alignments-digits", "vqa-alignments-easy_vqa"
+    table = questions({digits: Report("", digits, [scores, looking]), easy: Report("", easy, [scores])})
+    assert row_of(table, "soft")[1:] == ["1.76", ".500", ".500", "58.93", "75.0", "75.0", "2.70", "1.00"]
+    assert row_of(table, "marginal")[1:4] == ["1.69", "-", "-"]
 
 
 def test_a_cell():
