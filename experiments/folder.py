@@ -22,7 +22,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
 from experiments.files import UserError, read_json, read_yaml, reading, write_text
-from experiments.options import OptionError, RunOptions, SweepOptions, configuration, unused
+from experiments.options import OptionError, RunOptions, SweepOptions, configuration, is_whole, unused
+from experiments.report.report import RESULTS
 
 Config = TypeVar("Config")
 Item = TypeVar("Item")
@@ -187,6 +188,15 @@ def _check_same(folder: Path, asked: Mapping[str, Any], defaults: Mapping[str, A
         )
     if not resume:
         raise UserError(f"{folder} holds this run already; pass --resume to continue it, or --overwrite to start again")
+
+
+def results_folder(config: Any) -> Path | None:
+    """Return the folder that a command's report goes to, or None where it goes to none.
+
+    It is that of ``--results``. Without it a command with all its defaults replaces the published numbers.
+    """
+    folder: Path | None = config.results
+    return RESULTS if folder is None and is_whole(config) else folder
 
 
 # metrics and environment

@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.cli import command_line
-from experiments.folder import open_run, write_environment, write_metrics
+from experiments.folder import open_run, results_folder, write_environment, write_metrics
 from experiments.mode_collapse.config import ModeCollapseConfig
 from experiments.report.figures import panels, save
-from experiments.report.report import Part, Report, publish, results_folder, source_of
+from experiments.report.report import Part, Report, publish, source_of
 from experiments.report.statistics import Estimate, Row, summarize
 from pyro_attention import AttentionGuide, DoublyNormalized, FixedGammaPrior, LatentAttention, Soft, Weibull
 from pyro_attention.normalizers import Softmax

@@ -15,9 +15,9 @@ from scipy.special import softmax
 from experiments.cli import command_line
 from experiments.data.storage import read_arrays
 from experiments.files import UserError, expected_one_of
-from experiments.folder import open_run, write_environment, write_metrics
+from experiments.folder import open_run, results_folder, write_environment, write_metrics
 from experiments.parallel import run_all
-from experiments.report.report import Part, Report, publish, results_folder, source_of
+from experiments.report.report import Part, Report, publish, source_of
 from experiments.report.statistics import Difference, Estimate, Row
 from experiments.training import resolve_device
 from experiments.uncertainty.config import CompareConfig, Domain, GlueTaskName, PairConfig, SpanConfig, TaskName

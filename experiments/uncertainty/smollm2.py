@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from experiments.cli import command_line
 from experiments.data.text.squad import Question, load_squad
 from experiments.files import UserError, reading
-from experiments.folder import open_run, write_environment, write_metrics
-from experiments.report.report import Part, Report, publish, results_folder, source_of
+from experiments.folder import open_run, results_folder, write_environment, write_metrics
+from experiments.report.report import Part, Report, publish, source_of
 from experiments.report.statistics import Estimate, Row
 from experiments.uncertainty.config import SmolLM2Config
 from pyro_attention import AttentionGuide, LaplacePosterior, LogNormal, Soft, Weibull

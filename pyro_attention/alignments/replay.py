@@ -12,7 +12,8 @@ from torch import Tensor
 
 from pyro_attention.alignments._messages import as_site, is_plate, sample_sites
 from pyro_attention.alignments.base import AlignmentDistribution
-from pyro_attention.draws import LatentValues, Minibatch, WithoutNoise, first_line, is_point_mass, untouched
+from pyro_attention.draws import LatentValues, Minibatch, first_line, is_point_mass
+from pyro_attention.replayed_runs import WithoutNoise, untouched
 
 if TYPE_CHECKING:
     from pyro_attention._typing import Message

@@ -24,8 +24,8 @@ from pyro_attention import (
     sample_posterior,
     sample_sites,
 )
-from pyro_attention.draws import untouched
 from pyro_attention.posterior import passes
+from pyro_attention.replayed_runs import untouched
 from tests.helpers import assert_mean
 from tests.models.test_nmt import SIZES, batch, make
 from tests.toy_models import SelfAttention, Sequences
