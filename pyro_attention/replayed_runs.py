@@ -1,4 +1,4 @@
-"""What the runs of a replay have in common: no noise, and no trace of them afterwards."""
+"""Runs of a replay: without noise, and without anything left of them afterwards."""
 
 from __future__ import annotations
 
