@@ -20,9 +20,8 @@ from torch import Tensor
 from experiments.cli import command_line
 from experiments.folder import open_run, write_environment, write_metrics
 from experiments.mode_collapse.config import ModeCollapseConfig
-from experiments.options import is_whole
 from experiments.report.figures import panels, save
-from experiments.report.report import RESULTS, Part, Report, publish, source_of
+from experiments.report.report import Part, Report, publish, results_folder, source_of
 from experiments.report.statistics import Estimate, Row, summarize
 from pyro_attention import AttentionGuide, DoublyNormalized, FixedGammaPrior, LatentAttention, Soft, Weibull
 from pyro_attention.normalizers import Softmax
@@ -124,7 +123,7 @@ def run(config: ModeCollapseConfig) -> dict[str, float]:
 
 def follow_clusters(config: ModeCollapseConfig, folder: Path) -> dict[str, float]:
     """Run the command in its folder, which this process holds."""
-    results = config.results or (RESULTS if is_whole(config) else None)
+    results = results_folder(config)
     metrics, errors, rows, pictured = dict[str, float](), [0.0], list[Row](), dict[str, Tensor]()
     for dim, (case, sizes), attention in product((1, 2), CASES.items(), ATTENTIONS):
         kind = ATTENTIONS[attention]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from experiments.files import read_json, reading, write_atomic, write_text
+from experiments.options import is_whole
 from experiments.report.statistics import Cell, Difference, Estimate, Row
 from experiments.report.terminal import as_table, wrapped
 from pyro_attention.viewer import View, document, fragment
@@ -141,6 +142,15 @@ def write_results(folder: Path, report: Report, source: Source) -> Path:
     path = folder / f"{report.name}.json"
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
     return path
+
+
+def results_folder(config: Any) -> Path | None:
+    """Return the folder that a command's report goes to, or None where it goes to none.
+
+    It is that of ``--results``. Without it a command with all its defaults replaces the published numbers.
+    """
+    folder: Path | None = config.results
+    return RESULTS if folder is None and is_whole(config) else folder
 
 
 def publish(folder: Path | None, report: Report, source: Source) -> None:

@@ -16,9 +16,8 @@ from experiments.cli import command_line
 from experiments.data.storage import read_arrays
 from experiments.files import UserError, expected_one_of
 from experiments.folder import open_run, write_environment, write_metrics
-from experiments.options import is_whole
 from experiments.parallel import run_all
-from experiments.report.report import RESULTS, Part, Report, publish, source_of
+from experiments.report.report import Part, Report, publish, results_folder, source_of
 from experiments.report.statistics import Difference, Estimate, Row
 from experiments.training import resolve_device
 from experiments.uncertainty.config import CompareConfig, Domain, GlueTaskName, PairConfig, SpanConfig, TaskName
@@ -300,12 +299,12 @@ TEXT = (
 GLUE_TEXT = (
     " GLUE: trained on {config.train_items} examples at most (CoLA: {config.cola_items}), tested on "
     "{config.test_items} at most and as many out of domain ({domains}). Weights of the evidence are in the last layer. "
-    "Laplace of the score network: the queries of the last layer, with the curvature of 300 of the training examples, "
-    "so that it is wider than a posterior given all of them."
+    "Laplace of the score network: the queries of the last layer, with the curvature of {curvature_items} of the "
+    "training examples, so that it is wider than a posterior given all of them."
 )
 SQUAD_TEXT = (
     " SQuAD: trained on {config.train_questions} questions of 1.1 at most; tested on {config.test_items} with an "
-    "answer and, out of domain, as many of 2.0 without one. A question and its paragraph have 192 tokens at most. "
+    "answer and, out of domain, as many of 2.0 without one. A question and its paragraph have {length} tokens at most. "
     "Accuracy: exact match with one of the given answers; NLL: of first and last token of the first one."
 )
 
@@ -335,7 +334,9 @@ def compare_tasks(config: CompareConfig, folder: Path) -> dict[str, float]:
     glue = [task for task in config.tasks if task != "squad"]
     domains = ", ".join(f"{TITLES[task]}: {TITLES[DOMAINS[task]]}" for task in glue)
     text = "".join(
-        part.format(config=config, domains=domains)
+        part.format(
+            config=config, domains=domains, curvature_items=PairConfig.curvature_items, length=SpanConfig.length
+        )
         for part in (TEXT, GLUE_TEXT if glue else "", SQUAD_TEXT if "squad" in config.tasks else "")
     )
     count = sum(len(of_row) for by_row in by_task.values() for of_row in by_row.values())
@@ -367,5 +368,5 @@ def compare_tasks(config: CompareConfig, folder: Path) -> dict[str, float]:
     )
     source = source_of([folder], command_line("experiments.uncertainty compare FOLDER", config))
     report.write(folder, source)
-    publish(config.results or (RESULTS if is_whole(config) else None), report, source)
+    publish(results_folder(config), report, source)
     return metrics

@@ -19,8 +19,7 @@ from experiments.cli import command_line
 from experiments.data.text.squad import Question, load_squad
 from experiments.files import UserError, reading
 from experiments.folder import open_run, write_environment, write_metrics
-from experiments.options import is_whole
-from experiments.report.report import RESULTS, Part, Report, publish, source_of
+from experiments.report.report import Part, Report, publish, results_folder, source_of
 from experiments.report.statistics import Estimate, Row
 from experiments.uncertainty.config import SmolLM2Config
 from pyro_attention import AttentionGuide, LaplacePosterior, LogNormal, Soft, Weibull
@@ -347,5 +346,5 @@ def ask_questions(config: SmolLM2Config, folder: Path) -> dict[str, float]:
     report = Report("Wrong answers of a language model", "uncertainty-smollm2", [Part(text=text, rows=rows, labels=2)])
     source = source_of([folder], command_line("experiments.uncertainty smollm2 FOLDER", config))
     report.write(folder, source)
-    publish(config.results or (RESULTS if is_whole(config) else None), report, source)
+    publish(results_folder(config), report, source)
     return metrics

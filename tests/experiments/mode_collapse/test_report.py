@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from experiments.mode_collapse import report
+import experiments.report.report
 from experiments.mode_collapse.config import ModeCollapseConfig
 from experiments.mode_collapse.report import center_distances, clusters, next_distance, run, trajectory
 from experiments.options import is_whole
@@ -85,7 +85,7 @@ def test_estimated_variances_vanish_and_the_clusters_stop_to_move():
 
 
 def test_other_options_leave_the_published_numbers(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "RESULTS", tmp_path / "published")
+    monkeypatch.setattr(experiments.report.report, "RESULTS", tmp_path / "published")
     config = ModeCollapseConfig(steps=1, iterations=3, seeds=1, out=tmp_path / "run")
     assert "2d/500 + 50/softmax/step1" in run(config)
     assert (tmp_path / "run" / "figures" / "mode_collapse.png").is_file()

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from experiments.files import UserError
+from experiments.options import is_whole
 from experiments.uncertainty import compare as comparison
 from experiments.uncertainty.compare import (
     BASELINE,
@@ -393,6 +394,6 @@ def test_the_layer_of_spans_has_the_posterior_of_its_hessian():
 
 def test_a_part_of_the_study_is_not_published(data):
     config = CompareConfig(model=str(data / "bert"))
-    assert comparison.is_whole(replace(config, workers=1, out=data / "out", resume=True))
+    assert is_whole(replace(config, workers=1, out=data / "out", resume=True))
     for change in ({"seeds": 2}, {"tasks": ("sst2",)}, {"rows": ("ensemble",)}, {"train_items": 10}):
-        assert not comparison.is_whole(replace(config, **change))
+        assert not is_whole(replace(config, **change))
