@@ -235,6 +235,7 @@ MCAN = _SHORT | {
     ),
 }
 ALIGNMENTS = {name: _alignments(mcan) for name, mcan in _SHORT.items()}
+ALIGNMENTS["digits"] = replace(ALIGNMENTS["digits"], options={**_DIGITS.options, "max_epochs": 20}, seeds=10)
 VIEWS = replace(
     ALIGNMENTS["digits"],
     options={**_DIGITS.options, "max_epochs": 24},
