@@ -36,8 +36,9 @@ difference* (the 95 % interval contains zero).
   their study and by the rounding of the numbers. Intervals over resampled test sentences are not corrected.
 * A difference that is not clear is not shown to be small: with three seeds and many differences the corrected
   intervals are wide.
-* Trainings of 6 or 8 epochs (alignments of questions about digits, Multi30k and TED from scratch, pretraining) end
-  while networks still improve: their differences compare speeds of learning.
+* Some trainings end while networks still improve, so that their differences compare speeds of learning: those of 6 or
+  8 epochs (Multi30k and TED from scratch, pretraining; of questions, the learned width and the shares of the questions),
+  and those of 20 epochs of one alignment a question about digits.
 """
 
 
