@@ -126,6 +126,7 @@ TOPICS = {
             "posterior.importance",
             "check",
             "draws",
+            "replayed_runs",
             "posterior",
         ),
     ),
