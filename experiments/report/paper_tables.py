@@ -53,17 +53,13 @@ _DENG_QUESTIONS = {
 _RUNS = {"going on": "translation-multi30k", "from scratch": "translation-multi30k-from-scratch"}
 
 
-def first_table(name: str, reports: Mapping[str, Report]) -> Mapping[str, Row]:
-    """Return the rows of the first table of a report by the names in their first column; none where it is missing."""
-    parts = reports[name].parts if name in reports else ()
-    rows = next((part.rows for part in parts if part.rows), ())
-    return {str(next(iter(row.values()))): row for row in rows}
+def first_table(name: str, reports: Mapping[str, Report], *, column: str | None = None) -> Mapping[str, Row]:
+    """Return the rows of the first table of a report by the names in their first column; none where it is missing.
 
-
-def table_with(column: str, name: str, reports: Mapping[str, Report]) -> Mapping[str, Row]:
-    """Return the rows of the first table of a report that has a column, by the names in their first column."""
+    With ``column`` it is the first table that has this column.
+    """
     parts = reports[name].parts if name in reports else ()
-    rows = next((part.rows for part in parts if part.rows and column in part.rows[0]), ())
+    rows = next((part.rows for part in parts if part.rows and (column is None or column in part.rows[0])), ())
     return {str(next(iter(row.values()))): row for row in rows}
 
 
@@ -112,13 +108,10 @@ def questions(reports: Mapping[str, Report]) -> str:
     """Return NLL, accuracy and entropy of every scheme that answers questions: the paper's, and ours on two sets."""
     sets = {"digits": "vqa-alignments-digits", "easy-VQA": "vqa-alignments-easy_vqa"}
     scores = {title: first_table(name, reports) for title, name in sets.items()}
-    looking = {title: table_with("entropy of attention", name, reports) for title, name in sets.items()}
+    entropy = "entropy of attention"
+    looking = {title: first_table(name, reports, column=entropy) for title, name in sets.items()}
     looking = {title: table for title, table in looking.items() if table}
-    columns = (
-        ("NLL", "NLL", scores, 3),
-        ("accuracy %", "accuracy %", scores, 1),
-        ("entropy", "entropy of attention", looking, 2),
-    )
+    columns = (("NLL", "NLL", scores, 3), ("accuracy %", "accuracy %", scores, 1), ("entropy", entropy, looking, 2))
     rows = []
     for scheme, paper in _DENG_QUESTIONS.items():
         row = {"scheme": f"`{scheme}`"}
@@ -140,8 +133,7 @@ def other_readings(reports: Mapping[str, Report]) -> str:
 
 def hybrid_shares(reports: Mapping[str, Report]) -> str:
     """Return the shares of doubly normalized attention that hybrid attention ends with, a column a layer."""
-    parts = reports["pretraining-english"].parts if "pretraining-english" in reports else ()
-    rows = next((part.rows for part in parts if part.rows and "layers.0" in part.rows[0]), ())
+    rows = first_table("pretraining-english", reports, column="layers.0").values()
     return markdown_table([{name: str(entry) for name, entry in row.items()} for row in rows]) if rows else "-"
 
 

@@ -161,8 +161,9 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
             enumeration.check_edges()
             check_run(self, guide, *traces)
             _check_sums(*traces, edges=enumeration.edges)
-            _leave_out_point_masses(*traces)
-            _check_posteriors(*traces)
+            summed = _summed_in_model(*traces)
+            _leave_out_point_masses(*traces, summed=summed)
+            _check_posteriors(traces[1], summed=summed)
             _check_readers(*traces)
             _check_scales_of_nodes(*traces, edges=enumeration.edges)
             self._record(self.support_record, enumeration.sizes)
@@ -273,18 +274,16 @@ def _summed_in_model(model_trace: Trace, guide_trace: Trace) -> dict[object, str
     }
 
 
-def _leave_out_point_masses(model_trace: Trace, guide_trace: Trace) -> None:
+def _leave_out_point_masses(model_trace: Trace, guide_trace: Trace, *, summed: Mapping[object, str]) -> None:
     """Take soft attention out of the traces where it depends on what is summed out in the model: it has no terms."""
-    summed = _summed_in_model(model_trace, guide_trace)
     for name in guide_trace.stochastic_nodes:
         site = site_of(guide_trace, name)
         if is_attention_site(site) and site["mask"] is False and summed.keys() & _dims_of(site):
             del model_trace.nodes[name], guide_trace.nodes[name]
 
 
-def _check_posteriors(model_trace: Trace, guide_trace: Trace) -> None:
+def _check_posteriors(guide_trace: Trace, *, summed: Mapping[object, str]) -> None:
     """Raise ValueError when a posterior depends on what is summed out in the model."""
-    summed = _summed_in_model(model_trace, guide_trace)
     for name in guide_trace.stochastic_nodes:
         for symbol in summed.keys() & _dims_of(site_of(guide_trace, name)):
             if name.endswith("_unobserved"):
