@@ -85,7 +85,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--max-memory",
         type=int,
         metavar="MB",
-        help="for texts of any size: train in so much memory, about, on chunks in files; one member",
+        help="for texts of any size: train in so much memory, about, on chunks in files",
     )
     group.add_argument(
         "--scratch", type=Path, metavar="FOLDER", help="folder for the chunks of --max-memory; default: a temporary one"
