@@ -197,11 +197,13 @@ class HeadlineTask(Task[HeadlineConfig, TrainedWriter]):
         return evaluation.training_warnings(metrics)
 
     def scores(self, trained: TrainedWriter, data: Mapping[str, HeadlineText]) -> tuple[dict[str, float], list[str]]:
-        """Return the metrics on the test texts, and the headlines that the network writes."""
-        config, test = trained.config, data["test"]
-        written = write_headlines(trained, test.texts, progress=config.progress)
-        headlines = [headline.text for headline in written]
-        metrics = {f"test_{name}": fmean(values) for name, values in rouge(headlines, test.headlines).items()}
+        """Return the metrics on validation and test texts, and the headlines that the network writes for the latter."""
+        config, test, metrics = trained.config, data["test"], dict[str, float]()
+        for split in ("val", "test"):
+            written = write_headlines(trained, data[split].texts, progress=config.progress)
+            headlines = [headline.text for headline in written]
+            scores = rouge(headlines, data[split].headlines)
+            metrics |= {f"{split}_{name}": fmean(values) for name, values in scores.items()}
         metrics |= {f"lead_{name}": fmean(values) for name, values in lead_baseline(test, config.lead_words).items()}
         metrics |= {
             "test_words": fmean(len(headline.split()) for headline in headlines),

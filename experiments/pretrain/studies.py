@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from experiments.folder import read_history
-from experiments.pretrain.pictures import hybrid_figure, hybrid_shares, mass_figure
-from experiments.pretrain.task import PretrainTask, key_counts
-from experiments.report.figures import save
-from experiments.report.report import Part
+from experiments.normalizer_report import RECEIVED, pictures
+from experiments.pretrain.task import PretrainTask
 from experiments.report.statistics import Column, beside
 from experiments.sequence.model import HYBRID
-from experiments.study import Finished, Study, run_study
+from experiments.study import Study, run_study
 from guides.rows import NORMALIZERS, UNDER_ITS_GUIDE
-
-
-def pictures(finished: Finished) -> Iterator[Part]:
-    """Draw the attention mass of keys and the mixing weight of hybrid attention, for the first seed."""
-    seed = finished.seeds[0]
-    folders = {row: Path(str(finished.configs[row, "", seed].out)) for row in finished.rows}
-    figure = mass_figure({row: key_counts(folder) for row, folder in folders.items()})
-    mass = save(figure, finished.pictures / f"{finished.name}-mass.png")
-    yield Part("What keys receive", "Of the first seed; as in figure 1 of the paper.", picture=mass)
-    for row, folder in folders.items():
-        if shares := hybrid_shares(read_history(folder)):
-            path = finished.pictures / f"{finished.name}-{row.replace(', ', '-')}.png"
-            text = "Share of doubly normalized attention by layer and epoch, of the first seed; as figures 3 to 5."
-            yield Part(f"Hybrid attention: {row}", text, picture=save(hybrid_figure(shares), path))
-
 
 PRETRAINING = Study(
     name="pretraining-english",
@@ -59,8 +39,7 @@ PRETRAINING = Study(
         Column("SST-2 %", "sst2_accuracy", 2, 100, better="higher"),
         *beside(
             Column("SST-2 %, not pretrained", "scratch_accuracy", 2, 100),
-            Column("explained away %", "explained_away", 3, 100),
-            Column("mass, 1st percentile", "key_mass_1_percent"),
+            *RECEIVED,
         ),
     ),
     parts=(HYBRID, pictures),
@@ -82,10 +61,7 @@ WITH_ORDER = replace(
         Column("perplexity", "test_ppl", 2, better="lower"),
         Column("hidden pieces %", "test_accuracy", 2, 100, better="higher"),
         Column("order %", "test_order_accuracy", 2, 100, better="higher"),
-        *beside(
-            Column("explained away %", "explained_away", 3, 100),
-            Column("mass, 1st percentile", "key_mass_1_percent"),
-        ),
+        *beside(*RECEIVED),
     ),
 )
 STUDIES = {study.name: study for study in (PRETRAINING, WITH_ORDER)}

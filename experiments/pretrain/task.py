@@ -7,23 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.data.storage import SPLITS, read_arrays
+from experiments.data.storage import SPLITS
 from experiments.data.text.batches import Sentences, Vocabulary, padded, train_tokenizer
 from experiments.data.text.documents import PairBatch
 from experiments.data.text.glue import CLASSES, LabeledPairs, load_sst2
 from experiments.data.text.masked_text import encode_sentences
-from experiments.files import user_errors, write_atomic
-from experiments.folder import read_history
+from experiments.files import user_errors
+from experiments.normalizer_report import save_masses, show_normalizer
 from experiments.pretrain.config import PretrainConfig
-from experiments.pretrain.pictures import hybrid_figure, hybrid_shares, mass_counts, mass_figure
 from experiments.pretrain.texts import HiddenBatch, Texts, hidden_pieces, load_texts
-from experiments.report.figures import save
 from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.sequence.model import TrainedText, run_vocabulary, text_encoder
 from experiments.training import (
@@ -40,8 +37,6 @@ from experiments.training import (
 from models.text import MaskedLanguageModel, TextClassifier
 from pyro_attention import Dense, predict, sample_posterior
 from pyro_attention.analysis import key_mass
-
-EPSILON = 1e-8  # a key whose weights from all queries sum to less is explained away
 
 
 class MaskedTraining(OneCycleTraining):
@@ -267,17 +262,10 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
     def evaluate(self, trained: TrainedEncoder, fitted: Fitted, folder: Path) -> dict[str, float]:
         """Compute the metrics of the trained network, with those of fine-tuning."""
         config, best = trained.config, fitted.history[fitted.best_epoch]
-        masses = key_masses(trained)
-        counts: dict[str, Any] = {site: mass_counts([mass_of_site.numpy()]) for site, mass_of_site in masses.items()}
-        write_atomic(folder / "key_mass.npz", lambda file: np.savez_compressed(file, **counts))
-        mass = torch.cat(list(masses.values())).flatten()
-        rank = max(1, round(0.01 * mass.numel()))  # torch.quantile takes no more than 16 million numbers
-        metrics = token_scores(trained) | hybrid_metrics(trained.model)
+        metrics = token_scores(trained) | hybrid_metrics(trained.model) | save_masses(folder, key_masses(trained))
         metrics |= {
             "val_ppl": math.exp(best.get("val_token_loss", best["val_loss"])),
             "val_accuracy": best["val_accuracy"],
-            "explained_away": (mass < EPSILON).double().mean().item(),
-            "key_mass_1_percent": mass.kthvalue(rank).values.item(),
         }
         if config.finetune_epochs:
             for name, scratch in (("sst2", False), ("scratch", True)):
@@ -287,17 +275,10 @@ class PretrainTask(Task[PretrainConfig, TrainedEncoder]):
 
     def show(self, config: PretrainConfig, metrics: Mapping[str, float], folder: Path) -> None:
         super().show(config, metrics, folder)
-        print(save(mass_figure({str(config.normalizer): key_counts(folder)}), folder / "figures" / "key_mass.png"))
-        if config.normalizer == "hybrid":
-            print(save(hybrid_figure(hybrid_shares(read_history(folder))), folder / "figures" / "hybrid.png"))
+        show_normalizer(str(config.normalizer), folder)
 
 
 def train(config: PretrainConfig) -> None:
     """Run the command."""
     task = PretrainTask()
     show_run(task, config, task.run(config))
-
-
-def key_counts(folder: Path) -> Any:
-    """Return the number of keys of all sites of a finished run, by the bins of their mass."""
-    return sum(read_arrays(folder / "key_mass.npz", "train again with --overwrite").values())

@@ -93,6 +93,11 @@ class VQAConfig(BatchOptions, AlignmentSchemeOptions, RegionOptions):
     }
     PAPER_SIZES: ClassVar[Sequence[str]] = ("mcan", "bottom_up", "multi_view")
 
+    @property
+    def views_attend(self) -> bool:
+        """Whether the regions of the first view attend to those of the others."""
+        return self.model == "multi_view" and self.merge == "attention"
+
 
 @dataclass(frozen=True, kw_only=True)
 class AskConfig:

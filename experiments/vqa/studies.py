@@ -15,6 +15,7 @@ from torch import Tensor
 
 from experiments.convergence import convergence
 from experiments.files import user_errors
+from experiments.normalizer_report import RECEIVED, pictures
 from experiments.options import paper_sizes
 from experiments.report.report import Claim, Part, claims_part
 from experiments.report.statistics import Column, Estimate, Row, beside, paired_difference
@@ -100,6 +101,12 @@ SHARES = Block(
     "Mixing weight of hybrid attention",
     "Share of doubly normalized attention at the best epoch; training begins with .5.",
     [Column("second view", "hybrid_view.1"), Column("third view", "hybrid_view.2")],
+)
+BY_REGION = Block(
+    "Regions that are explained away",
+    "A region's mass is the sum of the weights that all regions of the first view give to it, at the mean of the "
+    "attention; a region with less than 1e-8 is explained away.",
+    RECEIVED,
 )
 
 _TRAINED = (
@@ -250,7 +257,7 @@ VIEWS = replace(
     },
     columns=(ACCURACY, NLL),
     paper={"softmax": "69.14 / 69.50", "doubly_normalized": "69.70 / 70.01"},
-    parts=(_claims, convergence, SHARES, TRAINING, BY_QUESTION),
+    parts=(_claims, convergence, SHARES, BY_REGION, pictures, TRAINING, BY_QUESTION),
 )
 
 VIEW_HEADS = replace(

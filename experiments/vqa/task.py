@@ -23,6 +23,7 @@ from experiments.data.questions.load import Questions, regions_of
 from experiments.data.questions.votes import consensus, vqa_accuracy
 from experiments.files import UserError, check_outputs, user_errors, write_atomic
 from experiments.folder import saved_config
+from experiments.normalizer_report import save_masses, show_normalizer
 from experiments.options import Device
 from experiments.report.figures import panels, printable, save
 from experiments.report.statistics import KINDS, Row, score, score_samples, score_scaled
@@ -31,12 +32,13 @@ from experiments.run import BAD_INPUT, Task, run_folder, show_run
 from experiments.training import Fitted, fit_batches, load_best
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words
-from pyro_attention import sample_posterior
+from pyro_attention import Dense, sample_posterior
 from pyro_attention.analysis import (
     TemperatureScaling,
     decompose_uncertainty,
     fit_temperature,
     hybrid_weights,
+    key_mass,
     top_two_p_values,
 )
 from pyro_attention.plots import patches
@@ -109,6 +111,21 @@ def region_weights(trained: TrainedAnswers, batch: QuestionBatch, *, num_samples
         chunk_size=num_samples, seed=trained.config.seed,
     )  # fmt: skip
     return drawn[REGION_SITES[trained.config.model]].flatten(2)
+
+
+def key_masses(trained: TrainedAnswers, data: Answered) -> dict[str, Tensor]:
+    """Return the mass of every region of the other views by attention site, ``[questions' regions, heads]``.
+
+    The mass is the sum of the weights that the regions of the first view give to it, at the mean of the attention.
+    """
+    masses = defaultdict[str, list[Tensor]](list)
+    for batch in data.batches(trained.device, sentences=_BATCH):
+        weights = sample_posterior(trained.guide, *trained.module.arguments(batch)[:4], num_samples=1, noise="none")
+        for view, (site, sample) in enumerate(weights.items(), start=1):
+            real = batch.region_mask[:, view]
+            layout = Dense((batch.region_mask[:, 0, :, None] & real[:, None])[:, None])
+            masses[site].append(key_mass(sample[0], layout=layout).transpose(1, 2)[real].cpu())
+    return {site: torch.cat(parts) for site, parts in masses.items()}
 
 
 def evaluate(
@@ -286,12 +303,19 @@ class VQATask(Task[VQAConfig, TrainedAnswers]):
         in_order = val.loader(sentences=_BATCH, shuffle=False)
         return fit_batches(config, trained.module, loader, in_order, folder=folder, patience=config.patience)
 
+    def show(self, config: VQAConfig, metrics: Mapping[str, float], folder: Path) -> None:
+        super().show(config, metrics, folder)
+        if config.views_attend:
+            show_normalizer(str(config.normalizer), folder)
+
     def evaluate(
         self, trained: TrainedAnswers, data: Mapping[str, Questions], fitted: Fitted, folder: Path
     ) -> dict[str, float]:
         metrics, predictions = evaluate(trained, data)
         arrays: dict[str, Any] = predictions
         write_atomic(folder / "predictions.npz", lambda file: np.savez_compressed(file, **arrays))
+        if trained.config.views_attend:
+            metrics |= save_masses(folder, key_masses(trained, trained.answered(data["test"])))
         best = fitted.history[fitted.best_epoch]
         return {
             **metrics,

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 
 from experiments.mode_collapse.report import points_figure
-from experiments.pretrain.pictures import hybrid_figure, mass_counts, mass_figure
+from experiments.normalizer_report import hybrid_figure, mass_counts, mass_figure
 from experiments.report.figures import level_curves, reliability_panels
 from pyro_attention.plots import intervals, patches, reliability
 from tests.pictures import faults

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from experiments.headlines.task import (
     load_texts,
     load_vocabulary,
     perplexity,
+    rouge,
     summaries,
     write_headlines,
 )
@@ -45,6 +47,9 @@ def test_every_attention_trains_and_evaluates(name, finished):
     trained, test = load_trained(TASK, config), load_texts(config)["test"]
     assert perplexity(trained, test) == pytest.approx(metrics["test_ppl"], rel=1e-5)
     assert [one.text for one in write_headlines(trained, test.texts)] == summaries(config.out)
+    val = load_texts(config)["val"]
+    longest = rouge([one.text for one in write_headlines(trained, val.texts)], val.headlines)["rouge_l"]
+    assert metrics["val_rouge_l"] == pytest.approx(fmean(longest))
     # the prior trains where the attention is random
     before = dict(build(config, trained.vocabulary).model.named_parameters())
     after = {name: value for name, value in trained.model.named_parameters() if ".prior." in name}

@@ -10,13 +10,12 @@ from torch.nn.functional import nll_loss
 from experiments.data.text import masked_text
 from experiments.files import UserError
 from experiments.folder import read_history
+from experiments.normalizer_report import BINS, hybrid_figure, hybrid_shares, key_counts, mass_counts
 from experiments.pretrain.config import PretrainConfig
-from experiments.pretrain.pictures import BINS, hybrid_figure, hybrid_shares, mass_counts
 from experiments.pretrain.task import (
     PretrainTask,
     build_classifier,
     hidden_batches,
-    key_counts,
     key_masses,
     token_scores,
 )

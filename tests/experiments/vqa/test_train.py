@@ -13,9 +13,19 @@ from experiments.files import UserError
 from experiments.folder import read_metrics, start_run
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, AnswerTraining, QuestionBatch, Words, load_questions, load_words
-from experiments.vqa.task import ask, evaluate, guesses, load_trained, outputs_of, region_weights, reply_to
+from experiments.vqa.studies import TASK
+from experiments.vqa.task import (
+    ask,
+    evaluate,
+    guesses,
+    key_masses,
+    load_trained,
+    outputs_of,
+    region_weights,
+    reply_to,
+)
 from models.vqa import BottomUp
-from pyro_attention import AlignmentELBO, AttentionGuide, Marginal
+from pyro_attention import AlignmentELBO, AttentionGuide, Marginal, sample_posterior
 from pyro_attention.analysis import classification_scores, fit_temperature, pavpu
 from tests.experiments.data.questions.tiny_questions import write_daquar, write_easy_vqa, write_vqa_v2
 from tests.experiments.vqa.tiny_questions import command, few_digits, run_tiny
@@ -72,6 +82,32 @@ def test_models_and_schemes(options, kinds, tmp_path, capsys):
     reply = ask(AskConfig(run=tmp_path, question="how many", num_samples=4))
     assert ("no picture" in capsys.readouterr().out) == (reply.weights is None) == (model == "multi_view")
     assert (tmp_path / "figures" / "asked.png").is_file() == (model != "multi_view")
+
+
+def test_the_mass_of_regions(tmp_path, capsys):
+    """That of every real region of the other views: what the regions of the first view give to it, and one each."""
+    metrics = run_tiny(tmp_path, model="multi_view", guide="soft", normalizer="hybrid")
+    trained, questions = load_trained(tmp_path)
+    data = trained.answered(questions["test"])
+    masses = key_masses(trained, data)
+    assert list(masses) == ["view.1", "view.2"]
+    first, *others = questions["test"].regions.mask[questions["test"].photographs].unbind(1)
+    for mass, real in zip(masses.values(), others, strict=True):
+        assert mass.shape == (real.sum(), 1)
+        assert mass.sum().item() == pytest.approx(first[real.any(1)].sum().item(), rel=1e-5)
+    # a question by itself, on padding of its own
+    batch = next(data.batches(trained.device, sentences=1))
+    view = sample_posterior(trained.guide, *batch[:4], num_samples=1, noise="none")["view.1"][0, 0, 0]
+    alone = [sum(row[key].item() for row in view) for key in range(len(others[0][0])) if batch.region_mask[0, 1, key]]
+    assert masses["view.1"][: len(alone), 0].tolist() == pytest.approx(alone, rel=1e-5)
+    assert metrics["explained_away"] == 0
+    lowest = torch.cat([*masses.values()]).flatten().sort().values
+    assert metrics["key_mass_1_percent"] == pytest.approx(lowest[max(1, round(0.01 * len(lowest))) - 1].item())
+    TASK.show(trained.config, metrics, tmp_path)
+    said = capsys.readouterr().out
+    for name in ("key_mass.png", "hybrid.png"):
+        assert (tmp_path / "figures" / name).is_file()
+        assert name in said
 
 
 def test_the_numbers_are_those_of_the_saved_predictions(weibull_run):
