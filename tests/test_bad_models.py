@@ -100,6 +100,29 @@ def test_guide_and_model_are_swapped(elbo):
     assert "the guide is the first argument" in problem
 
 
+HANDLERS = {
+    "scale": pyro.poutine.scale(scale=100.0),
+    "mask": pyro.poutine.mask(mask=False),
+    "block": pyro.poutine.block(hide=["y"]),
+    "condition": pyro.poutine.condition(data={"y": torch.zeros(ITEMS)}),
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
+def test_handlers_around_the_model_alone(handler):
+    """The guide runs the model without them; around the guide, or around the model of the guide, they count."""
+    model, elbo = Network(), AttentionELBO()
+    guide = guide_of(model)
+    message = rf"{type(handler).__name__} stands around the model.*put it around the guide"
+    with pytest.raises(ValueError, match=message):
+        elbo.loss(handler(model), guide, x, y)
+    with pytest.raises(ValueError, match=message):
+        elbo(handler(model), guide)(x, y)
+    elbo.loss(handler(model), handler(guide), x, y)
+    elbo.loss(handler(model), guide_of(handler(model)), x, y)
+    elbo.loss(model, handler(guide), x, y)
+
+
 @pytest.mark.parametrize(
     "run",
     [
