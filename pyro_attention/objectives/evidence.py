@@ -304,6 +304,7 @@ def item_weights(
                 )
             log_p = 0.0 if prior is None else prior.log_prob(site["value"])
             total = total + sum_to_items(log_p - site["fn"].log_prob(site["value"]), site, dims)
+    _check_scale_of_items(scale, total)
     return ItemWeights(total, dims, scale)
 
 
@@ -393,6 +394,16 @@ def _common_scale(sites: list[Message]) -> Scale:
             raise ValueError(f"{problem}, expected the same; put poutine.scale, or the subsampled plate, around both")
     scale: Scale = first["scale"]
     return scale
+
+
+def _check_scale_of_items(scale: Scale, log_importance_weights: Tensor) -> None:
+    """Raise ValueError where a scale differs within an item, whose bound it would multiply several times."""
+    shape = log_importance_weights.shape
+    if isinstance(scale, Tensor) and torch.broadcast_shapes(scale.shape, shape).numel() != shape.numel():
+        raise ValueError(
+            f"the sites have a scale of shape {tuple(scale.shape)}, expected one number an item, of a shape that "
+            f"broadcasts to {tuple(shape[-scale.dim() :])}, as a plate within an item has one bound for all its entries"
+        )
 
 
 def _detached(q: ContinuousWeights) -> ContinuousWeights:

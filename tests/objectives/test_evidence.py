@@ -356,6 +356,22 @@ def observed(x, *, together=True, scale=1.0, obs=Y):
             pyro.sample("y", Normal(mean, 1.0), obs=obs)
 
 
+@pytest.mark.parametrize("shape", [(), (3, 1), (3, 4)], ids=str)
+def test_a_scale_is_one_number_an_item(shape):
+    """One for each word would count the bound of a sentence as often as it has words."""
+    model = Sentences()
+    guide, elbo = AttentionGuide(model, FromPrior()), EvidenceELBO(6, max_plate_nesting=2)
+    torch.manual_seed(0)
+    plain = elbo.loss(model, guide)
+    scaled = poutine.scale(guide, torch.full(shape, 2.0))
+    torch.manual_seed(0)
+    if shape == (3, 4):
+        with pytest.raises(ValueError, match=r"a scale of shape \(3, 4\).*expected one number an item.*\(3, 1\)"):
+            elbo.loss(model, scaled)
+    else:
+        assert elbo.loss(model, scaled) == pytest.approx(2 * plain, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
