@@ -9,17 +9,19 @@ Besides these, objectives override methods of Pyro's ELBOs whose names begin wit
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from pyro.infer import trace_mean_field_elbo, traceenum_elbo
 from pyro.poutine import messenger, runtime
+from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 from torch.utils import _pytree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyro.poutine.messenger import Messenger
 
@@ -42,6 +44,17 @@ ordinary_torch_function = torch._C._disabled_torch_function_impl
 def active_handlers() -> list[Messenger]:
     """Return Pyro's effect handlers that are active, the outermost first."""
     return runtime._PYRO_STACK
+
+
+@contextmanager
+def without_tracers() -> Iterator[None]:
+    """Take ``poutine.trace`` off Pyro's stack inside the context, so that no tracer outside records a run."""
+    before = list(runtime._PYRO_STACK)
+    runtime._PYRO_STACK[:] = [handler for handler in before if type(handler) is not TraceMessenger]
+    try:
+        yield
+    finally:
+        runtime._PYRO_STACK[:] = before
 
 
 def handlers_around(wrapped: Callable[..., Any]) -> list[Any]:

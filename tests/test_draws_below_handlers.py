@@ -12,6 +12,7 @@ from pyro.distributions import Normal
 from pyro_attention import (
     AlignmentELBO,
     AlignmentPrior,
+    AttentionELBO,
     AttentionGuide,
     Dense,
     FromPrior,
@@ -21,6 +22,7 @@ from pyro_attention import (
     ScorePrior,
 )
 from pyro_attention.draws import BroadcastWarning, kind_of_handlers
+from pyro_attention.guide import DRAWS
 from tests.test_draws import FROM_THE_LEFT, FROM_THE_RIGHT, ITEMS, KEYS, WIDTH, Pooling, plain_bound, seeded
 
 
@@ -138,3 +140,27 @@ def test_a_function_of_a_handler_may_call_itself():
 
 def test_a_partial_function_has_no_handlers_with_settings():
     assert kind_of_handlers(partial(pow, 2, abs)) == kind_of_handlers(partial(pow, 3, abs))
+
+
+OBJECTIVES = {
+    "evidence": (lambda: plain_bound(3, max_plate_nesting=1), FromPrior()),
+    "particles": (
+        lambda: AttentionELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=1),
+        LogNormal(0.5),
+    ),
+    "alignments": (lambda: AlignmentELBO(max_plate_nesting=1), Marginal()),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_tracer_around_the_first_call_records_the_run_that_counts(name):
+    make, family = OBJECTIVES[name]
+    model = Pooling(FROM_THE_RIGHT["index"], alignment=name == "alignments")
+    guide, elbo = AttentionGuide(model, family), make()
+    for _ in range(2):  # the first call is replayed
+        torch.manual_seed(0)
+        with poutine.trace() as tracer:
+            loss = elbo.loss(model, guide)
+        assert [site for site in tracer.trace.nodes if site != DRAWS] == ["data", "attention", "y"]
+    torch.manual_seed(0)
+    assert elbo.loss(model, guide) == loss
