@@ -128,6 +128,19 @@ def test_options_reach_prior_and_objective():
     assert scheme("iwae", particles=3).objective().num_particles == 3
     assert scheme("marginal", roulette=0.1).objective(max_plate_nesting=2).roulette == 0.1
     assert scheme("dirichlet", kl_weight=0.2).objective().kl_weight == 0.2
+    assert scheme("gumbel", kl_weight=0.2).objective().kl_weight == 0.2
+    assert scheme("categorical_sample", kl_weight=0.2).objective().kl_weight == 0.2
+    assert scheme("sparse_marginal", top_k=2).prior(3, 1).k == 2
+    for name in ("weibull", "gamma", "lognormal", "gaussian"):
+        objective = scheme(name, kl_mean=True, kl_weight=0.2).objective()
+        assert (objective.kl_mean, objective.kl_weight) == (True, 0.2)
+        spread = "prior_rate" if name in ("weibull", "gamma") else "prior_scale"
+        for kind in ("fixed", "contextual"):
+            numbers = [
+                buffer.exp().item()
+                for _, buffer in scheme(name, prior=kind, **{spread: 3.0}).prior(3, 1).named_buffers()
+            ]
+            assert pytest.approx(3) in numbers
     widths = [scheme("evidence", family="gamma", width=width).prior(3, 2).family for width in ("network", "number")]
     assert isinstance(widths[0].network, WidthNetwork)
     assert isinstance(widths[1].log_value, nn.Parameter)

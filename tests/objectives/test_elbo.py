@@ -139,6 +139,20 @@ def test_mean_kl():
     torch.testing.assert_close(seeded(elbo, model, guide, (x, y, padding)), expected)
 
 
+def test_a_sampled_mean_kl_is_that_of_one_draw():
+    """Both log probabilities are divided by the number of weights."""
+    model, (x, y, padding) = self_attention()
+    guide = AttentionGuide(model, Weibull())
+    elbo = AttentionELBO(kl="sampled", kl_mean=True)
+    seeded(elbo, model, guide, (x, y, padding))
+    torch.manual_seed(0)
+    nodes = guide.run(x, y, padding).trace.nodes
+    for name, kl in elbo.kl_record.items():
+        site = nodes[name]
+        terms = site["fn"].log_prob(site["value"]) - site["infer"]["prior"].log_prob(site["value"])
+        torch.testing.assert_close(kl, (terms / (2 * 2 * 5 * (~padding).sum(-1))).sum())
+
+
 @pytest.mark.parametrize(("weight", "moved"), [(Linear(10), False), (Linear(10), True), (0.1, False)])
 def test_a_step_that_nobody_moves(weight, moved):
     model = FreeScores(FixedGammaPrior())
