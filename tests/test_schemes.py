@@ -90,6 +90,14 @@ def test_every_scheme_trains_what_it_is_made_of(name):
         assert all(weight.grad is not None for weight in model.attention.prior.parameters())
 
 
+def test_an_inference_network_has_the_arguments_of_the_model_however_they_are_passed():
+    built = scheme("categorical")
+    model, (x, memory, y) = Lookup(built.prior(3, 1)), BATCH
+    loss = built.objective(max_plate_nesting=1)(model, built.guide(model, Reader()))
+    torch.testing.assert_close(loss(x, memory, y=y), loss(x, memory, y))
+    torch.testing.assert_close(loss(memory=memory, y=y, x=x), loss(x, memory, y))
+
+
 def test_a_prior_is_made_for_every_layer_and_a_family_for_every_guide():
     built = scheme("weibull", learnable=True)
     assert built.prior(3, 1) is not built.prior(3, 1)

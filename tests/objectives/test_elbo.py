@@ -26,6 +26,7 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     Categorical,
+    Dense,
     FixedGammaPrior,
     Gamma,
     LatentAttention,
@@ -137,6 +138,25 @@ def test_mean_kl():
     weights = 2 * 5 * (~padding).sum(-1)  # heads, queries and keys
     expected = none + 0.3 * (sum(kls) / (2 * weights)).sum()
     torch.testing.assert_close(seeded(elbo, model, guide, (x, y, padding)), expected)
+
+
+def test_an_item_without_weights_has_no_mean_kl():
+    mask = torch.tensor([[[True, True, False]], [[False] * 3]])
+    attention = LatentAttention("attention", FixedGammaPrior())
+
+    def model(items):
+        with pyro.plate("data", len(items)):
+            scores, values = torch.zeros(len(items), 1, 3), torch.ones(len(items), 1, 3, 1)
+            mean = attention(scores, values, layout=Dense(mask[items], event_dim=2)).context[..., 0, 0]
+            pyro.sample("y", pyro.distributions.Normal(mean, 1.0), obs=torch.zeros(len(items)))
+
+    kls, elbo = [], AttentionELBO(kl_mean=True)
+    for items in ([0], [1], [0, 1]):
+        elbo.loss(model, AttentionGuide(model, LogNormal()), items)
+        kls.append(elbo.kl_record["attention"].item())
+    assert kls[0] > 0
+    assert kls[1] == 0
+    assert kls[2] == pytest.approx(kls[0])
 
 
 def test_a_sampled_mean_kl_is_that_of_one_draw():
