@@ -31,6 +31,7 @@ class ScoreFunctionELBO(AttentionELBO):
     minibatch, and with the same values of what was drawn before). The reward of an alignment is what was observed in
     its own plates, or of its own node by a :class:`NodeLikelihood`, so queries must be conditionally independent given
     the input; where other latent sites come after it, their KL is part of the reward too.
+    An alignment that ``poutine.mask`` hides has no score function, as in stock Pyro: mask its observation, too.
     Its value is that of the plain ELBO. For :class:`Categorical(enumerate=False) <Categorical>`.
 
     Args:

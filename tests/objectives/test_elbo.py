@@ -100,6 +100,9 @@ def test_schedules(schedule, values):
         (lambda: AttentionELBO(kl_weight=math.nan), "kl_weight is nan at step 0, expected a finite number >= 0"),
         (lambda: AttentionELBO(kl_weight=lambda step: -1.0), "kl_weight is -1.0 at step 0"),
         (lambda: AttentionELBO(kl="exact"), "kl is 'exact', expected 'closed_form' or 'sampled'"),
+        (lambda: AttentionELBO(num_particles=0), "num_particles is 0, expected an integer of at least 1"),
+        (lambda: ScoreFunctionELBO(num_particles=2.5), "num_particles is 2.5, expected an integer of at least 1"),
+        (lambda: AlignmentELBO(num_particles=-1), "num_particles is -1, expected an integer of at least 1"),
     ],
 )
 def test_wrong_options(make, message):
