@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyro.poutine.messenger import Messenger
 
@@ -46,11 +46,16 @@ def active_handlers() -> list[Messenger]:
     return runtime._PYRO_STACK
 
 
+def handlers_but_tracers() -> list[Messenger]:
+    """Return the effect handlers that are active, but ``poutine.trace``, which would hold sites of two runs twice."""
+    return [handler for handler in active_handlers() if type(handler) is not TraceMessenger]
+
+
 @contextmanager
-def without_tracers() -> Iterator[None]:
-    """Take ``poutine.trace`` off Pyro's stack inside the context, so that no tracer outside records a run."""
+def below(handlers: Sequence[Messenger]) -> Iterator[None]:
+    """Run what is inside below these handlers, the outermost first, and below no others."""
     before = list(runtime._PYRO_STACK)
-    runtime._PYRO_STACK[:] = [handler for handler in before if type(handler) is not TraceMessenger]
+    runtime._PYRO_STACK[:] = handlers
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pyro_attention._compat import DROPOUT, without_tracers
+from pyro_attention._compat import DROPOUT, below, handlers_but_tracers
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -113,7 +113,7 @@ def untouched() -> Iterator[None]:
             resting.append(module)
 
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices), without_tracers():
+    with torch.random.fork_rng(devices), below(handlers_but_tracers()):
         handle = register_module_forward_pre_hook(keep)
         try:
             yield

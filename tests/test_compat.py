@@ -17,7 +17,7 @@ def test_handlers_outermost_first():
 
 def test_tracers_are_taken_off_for_a_while():
     with pyro.poutine.trace() as outer, pyro.poutine.mask(mask=True) as inner:
-        with _compat.without_tracers():
+        with _compat.below(_compat.handlers_but_tracers()):
             assert _compat.active_handlers() == [inner]
         assert _compat.active_handlers() == [outer, inner]
     assert _compat.active_handlers() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -19,7 +20,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float
-from pyro_attention._compat import tree_leaves, validates_distributions
+from pyro_attention._compat import (
+    below,
+    handlers_but_tracers,
+    is_in_backward_pass,
+    tree_leaves,
+    validates_distributions,
+)
 from pyro_attention._typing import Args, Kwargs, Message, Model, Site, Trace
 from pyro_attention.alignments.base import AlignmentWeights
 from pyro_attention.draws import Minibatch, SharedDraws, runs
@@ -173,10 +180,12 @@ class EvidenceELBO(AttentionELBO):
         devices = [torch.empty(0, device="cuda")] if torch.cuda.is_initialized() else []
         devices += [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.is_cuda]
         run = partial(self._get_trace, model, guide, args, kwargs)
-        validates, minibatch = is_validation_enabled(), Minibatch()
+        validates, minibatch, handlers = is_validation_enabled(), Minibatch(), handlers_but_tracers()
 
         def draw(draws: slice, *_: Tensor) -> tuple[Tensor, Scale]:
-            with pyro.validation_enabled(validates):  # as at first, when it is run again
+            # as at first, when it is run again: those around the call may have ended by then
+            around = below(handlers) if is_in_backward_pass() else nullcontext()
+            with around, pyro.validation_enabled(validates):
                 return self._draw(run, draws, factors, together=together, minibatch=minibatch)
 
         chunks = list[Tensor]()

@@ -334,6 +334,28 @@ def test_chunks_save_memory_and_change_nothing(monkeypatch):
     assert kept["chunks"] < 0.2 * kept["whole"]
 
 
+AROUND = {
+    "observations": poutine.condition(data={"y": torch.tensor([3.0, -2.0, 1.0])}),
+    "attention": poutine.condition(data={"attention": torch.tensor([0.0, 2.0]).expand(3, 1, 2)}),
+    "mask": poutine.mask(mask=torch.tensor([True, False, True])),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_chunks_are_run_again_below_the_handlers_of_the_call(name, monkeypatch):
+    """Also where these have ended before the backward pass."""
+    model, q = make("prior")
+    elbo, gradients = EvidenceELBO(4, chunk_size=2, max_plate_nesting=1), []
+    for recomputed in (True, False):
+        if not recomputed:
+            monkeypatch.setattr(evidence, "checkpoint", lambda run, *_, use_reentrant: run())
+        torch.manual_seed(0)
+        with AROUND[name]:
+            loss = elbo.differentiable_loss(model, q)
+        gradients.append(flat(loss, parameters(model, q)))
+    torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize(("chunk_size", "runs"), [(None, 0), (8, 0), (4, 2), (3, 3)])
 def test_only_chunks_are_run_again_by_the_backward_pass(chunk_size, runs):
     model, q = make("sees_y")
