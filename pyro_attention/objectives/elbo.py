@@ -18,7 +18,7 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from pyro_attention._checks import check_count
+from pyro_attention._checks import as_float, check_count
 from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
 from pyro_attention.draws import AllDraws, Minibatch, Replayed, broadcasts, is_point_mass, runs
 from pyro_attention.guide import forget_run, is_attention_site, keeps_prior
@@ -206,6 +206,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         # not before the replay: model and guide share their minibatch
         model_trace, guide_trace = prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
         model_trace.compute_log_prob(lambda _, site: site["is_observed"])
+        for name in model_trace.observation_nodes:  # whose sums in half precision would be rounded
+            model_trace.nodes[name]["log_prob_sum"] = as_float(model_trace.nodes[name]["log_prob"]).sum()
         if self.kl_mean:
             _take_means(model_trace, guide_trace)
         self._terms = {name: model_trace.nodes[name]["log_prob_sum"].detach() for name in model_trace.observation_nodes}

@@ -190,6 +190,19 @@ def test_a_step_that_nobody_moves(weight, moved):
     assert warned == (callable(weight) and not moved)
 
 
+def test_log_probabilities_in_16_bits_are_added_in_32():
+    """A sum of 1001 terms of -1 is -1000 in bfloat16."""
+
+    def model():
+        attention(torch.zeros(1, 2, 3), torch.zeros(1, 3, 1))
+        with pyro.plate("data", 1001):
+            rate = torch.ones(1001, dtype=torch.bfloat16)
+            pyro.sample("y", pyro.distributions.Exponential(rate), obs=torch.ones(1001, dtype=torch.bfloat16))
+
+    attention = LatentAttention("attention", FixedGammaPrior())
+    assert AttentionELBO().loss(model, AttentionGuide(model, Soft())) == 1001
+
+
 def test_subsampling_scales_likelihood_and_kl():
     model, (x, y, _) = self_attention()
     guide, records = AttentionGuide(model, Weibull()), []
