@@ -14,11 +14,13 @@ from pyro_attention import (
     AlignmentPrior,
     AttentionELBO,
     AttentionGuide,
+    Categorical,
     Dense,
     FromPrior,
     LatentAttention,
     LogNormal,
     Marginal,
+    ScoreFunctionELBO,
     ScorePrior,
 )
 from pyro_attention.draws import BroadcastWarning, kind_of_handlers
@@ -149,13 +151,15 @@ OBJECTIVES = {
         LogNormal(0.5),
     ),
     "alignments": (lambda: AlignmentELBO(max_plate_nesting=1), Marginal()),
+    "drawn alignments": (ScoreFunctionELBO, Categorical(enumerate=False)),
 }
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_tracer_around_the_first_call_records_the_run_that_counts(name):
+    """Not replays, nor the run of a baseline."""
     make, family = OBJECTIVES[name]
-    model = Pooling(FROM_THE_RIGHT["index"], alignment=name == "alignments")
+    model = Pooling(FROM_THE_RIGHT["index"], alignment="alignments" in name)
     guide, elbo = AttentionGuide(model, family), make()
     for _ in range(2):  # the first call is replayed
         torch.manual_seed(0)

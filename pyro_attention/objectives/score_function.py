@@ -11,6 +11,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from pyro_attention._compat import below, handlers_but_tracers
 from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
 from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.alignments.summed import SummedLikelihood
@@ -59,7 +60,7 @@ class ScoreFunctionELBO(AttentionELBO):
         with poutine.trace() as drawn:
             traces = super()._get_trace(model, guide, args, kwargs)
         if self.baseline == "soft":
-            with torch.no_grad(), _AtPriorMean(drawn.trace):
+            with torch.no_grad(), below(handlers_but_tracers()), _AtPriorMean(drawn.trace):
                 soft, _ = super()._get_trace(model, guide, args, kwargs)
             self._soft = {name: _log_likelihood(soft.nodes[name]) for name in soft.observation_nodes}
         return traces
