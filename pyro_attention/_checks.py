@@ -7,7 +7,7 @@ from numbers import Real
 import torch
 from torch import Tensor, nn
 
-from pyro_attention._compat import active_handlers, is_in_backward_pass, is_mapped, validates_distributions
+from pyro_attention._compat import is_mapped, validates_distributions
 
 IGNORED_SCORE = -1e4
 """Number of a mask that, as all smaller ones, takes a key out: the softmax of such a score is zero."""
@@ -44,13 +44,7 @@ def check_count(name: str, value: object) -> None:
 
 
 def check_scores(scores: Tensor, *, site: str, name: str = "scores", mask: Tensor | None = None) -> None:
-    """Raise unless attention scores are finite numbers of a forward pass; the remedy depends on the mask."""
-    # with a handler active, a whole run is repeated, as chunks of EvidenceELBO are
-    if not torch.compiler.is_exporting() and is_in_backward_pass() and not active_handlers():
-        raise RuntimeError(
-            f"site '{site}' is recomputed during backward, where no guide is active; checkpoint only the deterministic "
-            f"parts around LatentAttention"
-        )
+    """Raise ValueError unless attention scores are finite numbers; the remedy depends on the mask."""
     if validates_distributions() and not in_transform(scores) and not scores.isfinite().all():
         bad = ~scores.isfinite()
         if mask is not None and broadcasts_to(mask.shape, scores.shape) and not (bad & mask).any():

@@ -9,17 +9,19 @@ Besides these, objectives override methods of Pyro's ELBOs whose names begin wit
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from pyro.infer import trace_mean_field_elbo, traceenum_elbo
 from pyro.poutine import messenger, runtime
+from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 from torch.utils import _pytree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyro.poutine.messenger import Messenger
 
@@ -42,6 +44,22 @@ ordinary_torch_function = torch._C._disabled_torch_function_impl
 def active_handlers() -> list[Messenger]:
     """Return Pyro's effect handlers that are active, the outermost first."""
     return runtime._PYRO_STACK
+
+
+def handlers_but_tracers() -> list[Messenger]:
+    """Return the effect handlers that are active, but ``poutine.trace``, which would hold sites of two runs twice."""
+    return [handler for handler in active_handlers() if type(handler) is not TraceMessenger]
+
+
+@contextmanager
+def below(handlers: Sequence[Messenger]) -> Iterator[None]:
+    """Run what is inside below these handlers, the outermost first, and below no others."""
+    before = list(runtime._PYRO_STACK)
+    runtime._PYRO_STACK[:] = handlers
+    try:
+        yield
+    finally:
+        runtime._PYRO_STACK[:] = before
 
 
 def handlers_around(wrapped: Callable[..., Any]) -> list[Any]:

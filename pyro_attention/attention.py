@@ -24,7 +24,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 
 from pyro_attention._checks import as_float, check_kind, check_scores, in_transform
-from pyro_attention._compat import active_handlers, validates_distributions
+from pyro_attention._compat import active_handlers, is_in_backward_pass, validates_distributions
 from pyro_attention._typing import Model
 from pyro_attention.attention_call import AttentionCall, enter
 from pyro_attention.families.base import Prior
@@ -36,7 +36,7 @@ from pyro_attention.ops.noise import Dropout
 if TYPE_CHECKING:
     from pyro_attention.ops.segment import Segments
 
-__all__ = ["AttentionOutput", "LatentAttention", "name_sites", "pyro_runs_the_model"]
+__all__ = ["AttentionOutput", "LatentAttention", "check_not_recomputed", "name_sites", "pyro_runs_the_model"]
 
 # A model enters these by itself, also where somebody calls it like any other module.
 _ANNOTATIONS = (
@@ -51,6 +51,19 @@ _VALUE_GIVERS = (ConditionMessenger, DoMessenger, ReplayMessenger)
 def pyro_runs_the_model() -> bool:
     """Return whether a handler is active that draws, replaces or records sites; see :class:`LatentAttention`."""
     return not all(isinstance(handler, _ANNOTATIONS) for handler in active_handlers())
+
+
+def check_not_recomputed(site: str) -> None:
+    """Raise RuntimeError where a backward pass computes a site anew, as gradient checkpointing does.
+
+    The guide is no longer active then, so that the site would have another value than in the forward pass. Where Pyro
+    runs the model in the backward pass, a whole run is repeated, as chunks of EvidenceELBO are.
+    """
+    if not torch.compiler.is_exporting() and is_in_backward_pass() and not pyro_runs_the_model():
+        raise RuntimeError(
+            f"site '{site}' is recomputed during backward, where no guide is active; checkpoint only the deterministic "
+            f"parts around LatentAttention"
+        )
 
 
 class LatentAttention(nn.Module):
@@ -147,6 +160,7 @@ class LatentAttention(nn.Module):
         layout = Dense() if layout is None else layout
         if not values.is_floating_point():
             raise TypeError(f"site '{self.name}': values are of type {values.dtype}, expected floating-point numbers")
+        check_not_recomputed(self.name)
         check_scores(scores, site=self.name, mask=layout.mask)
         layout.check(scores, site=self.name)
         self.normalizer.check(layout, site=self.name)

@@ -208,6 +208,9 @@ class ObservedNetwork(nn.Module):
         if first is None or self.batch_dim is None or first.dim() <= self.batch_dim:
             actual = "no tensor" if first is None else f"a tensor of shape {tuple(first.shape)}"
             raise ValueError(f"the network was given {actual} first, expected one with a batch at {self.batch_dim}")
+        if not first.size(self.batch_dim):
+            problem = f"the network was given an empty batch, a tensor of shape {tuple(first.shape)}"
+            raise ValueError(f"{problem}, expected at least one item; leave it out")
         return first.size(self.batch_dim)
 
 

@@ -229,6 +229,12 @@ class AttentionGuide(AutoMessenger):  # type: ignore[metaclass]
             check_observation(msg)
         if msg["is_observed"] or site_is_subsample(msg):
             return
+        if "prior" in msg["infer"]:
+            raise ValueError(
+                f"site '{msg['name']}' passes the guide twice, as below poutine.do around the guide, so that its "
+                f"posterior would be taken for its prior; put that handler inside: "
+                f"AttentionGuide(poutine.do(model, data), families)"
+            )
         if not isinstance(msg["fn"], AttentionDistribution):
             super()._pyro_sample(msg)
             if msg["fn"] is msg["infer"]["prior"]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pyro_attention._compat import DROPOUT
+from pyro_attention._compat import DROPOUT, below, handlers_but_tracers
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -97,7 +97,10 @@ _NOISE = {"rand", "rand_like", "randn", "randn_like", "normal", "normal_", "unif
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """Keep random generators and buffers of modules, such as running statistics, as they are; dropout modules rest."""
+    """Keep random generators, buffers of modules, such as running statistics, and traces around it as they are.
+
+    Dropout modules rest.
+    """
     buffers: dict[int, tuple[Tensor, Tensor]] = {}
     resting: list[nn.Module] = []
 
@@ -110,7 +113,7 @@ def untouched() -> Iterator[None]:
             resting.append(module)
 
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng(devices), below(handlers_but_tracers()):
         handle = register_module_forward_pre_hook(keep)
         try:
             yield

@@ -65,20 +65,27 @@ def test_soft_attention(layer, scores, values):
     assert_mean(trace.nodes["attention"]["value"].exp().flatten(), 2 / 5)
 
 
-@pytest.mark.parametrize("around", ["site", "values"])
+@pytest.mark.parametrize("around", ["site", "site and plate", "values"])
 def test_gradient_checkpointing_is_refused_around_a_site(layer, scores, values, around):
+    """Also where a plate or a mask is opened inside, so that there is a handler, but no guide."""
     scores.requires_grad_()
     weight = torch.eye(WIDTH, requires_grad=True)
+
+    def inside_a_plate(phi):
+        with pyro.plate("batch", 1), poutine.mask(mask=torch.ones(1, dtype=torch.bool)):
+            return layer(phi, values).context
 
     def model():
         if around == "site":
             context = checkpoint(lambda phi: layer(phi, values).context, scores, use_reentrant=False)
+        elif around == "site and plate":
+            context = checkpoint(inside_a_plate, scores.unsqueeze(0), use_reentrant=False).squeeze(0)
         else:
             context = layer(scores, checkpoint(lambda w: values @ w, weight, use_reentrant=False)).context
         pyro.sample("y", Normal(context, 1.0).to_event(3), obs=torch.zeros_like(context))
 
     loss = AttentionELBO().differentiable_loss(model, AttentionGuide(model, Weibull()))
-    if around == "site":
+    if around != "values":
         with pytest.raises(RuntimeError, match=r"site 'encoder.0' is recomputed during backward.*deterministic parts"):
             loss.backward()
     else:

@@ -4,6 +4,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer.autoguide import AutoNormalMessenger
 from pyro.nn import PyroModule
 from torch import nn
 
@@ -98,6 +99,44 @@ def test_guide_and_model_are_swapped(elbo):
             run(x, y)
     (problem,) = check_model(guide, model, x, y, elbo=elbo).problems
     assert "the guide is the first argument" in problem
+
+
+HANDLERS = {
+    "scale": pyro.poutine.scale(scale=100.0),
+    "mask": pyro.poutine.mask(mask=False),
+    "block": pyro.poutine.block(hide=["y"]),
+    "condition": pyro.poutine.condition(data={"y": torch.zeros(ITEMS)}),
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
+def test_handlers_around_the_model_alone(handler):
+    """The guide runs the model without them; around the guide, or around the model of the guide, they count."""
+    model, elbo = Network(), AttentionELBO()
+    guide = guide_of(model)
+    message = rf"{type(handler).__name__} stands around the model.*put it around the guide"
+    with pytest.raises(ValueError, match=message):
+        elbo.loss(handler(model), guide, x, y)
+    with pytest.raises(ValueError, match=message):
+        elbo(handler(model), guide)(x, y)
+    elbo.loss(handler(model), handler(guide), x, y)
+    elbo.loss(handler(model), guide_of(handler(model)), x, y)
+    elbo.loss(model, handler(guide), x, y)
+
+
+@pytest.mark.parametrize("site", ["attention", "shift"])
+def test_an_intervention_around_the_guide(site):
+    """It sends the site through the guide once more, which would take its own posterior for the prior."""
+    model = Network()
+
+    def shifted(x, y=None):
+        model(x, y) + pyro.sample("shift", dist.Normal(0.0, 1.0))
+
+    guide = guide_of(shifted, {"attention": Weibull(), "shift": AutoNormalMessenger(shifted)})
+    data = {"attention": torch.zeros(ITEMS, 2, 5, 5), "shift": torch.zeros(())}
+    message = rf"site '{site}' passes the guide twice.*AttentionGuide\(poutine.do\(model, data\), families\)"
+    with pytest.raises(ValueError, match=message):
+        AttentionELBO().loss(shifted, pyro.poutine.do(guide, data={site: data[site]}), x, y)
 
 
 @pytest.mark.parametrize(

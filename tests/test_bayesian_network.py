@@ -226,6 +226,7 @@ REFUSED = {
         r"y has shape \(3,\), expected \(3, 3\)",
     ),
     "no batch": (lambda: bayesian(Classifier(), likelihood="regression").loss(), "was given no tensor first"),
+    "empty batch": (lambda: bayesian(Classifier(), likelihood="regression").model(X[:0]), "empty batch.*leave it"),
     "flow": (
         lambda: bayesian_graph(nn.ModuleList([pyg.GATConv(2, 2, flow="target_to_source")])),
         "'0': cannot copy a GATConv with flow='target_to_source'",

@@ -15,6 +15,14 @@ def test_handlers_outermost_first():
         assert _compat.active_handlers() == [outer, inner]
 
 
+def test_tracers_are_taken_off_for_a_while():
+    with pyro.poutine.trace() as outer, pyro.poutine.mask(mask=True) as inner:
+        with _compat.below(_compat.handlers_but_tracers()):
+            assert _compat.active_handlers() == [inner]
+        assert _compat.active_handlers() == [outer, inner]
+    assert _compat.active_handlers() == []
+
+
 def test_another_function_inside_the_same_handlers():
     normal = pyro.distributions.Normal(0.0, 1.0)
     wrapped = pyro.poutine.condition(pyro.poutine.scale(lambda: None, scale=2.0), data={"x": torch.tensor(3.0)})

@@ -12,15 +12,19 @@ from pyro.distributions import Normal
 from pyro_attention import (
     AlignmentELBO,
     AlignmentPrior,
+    AttentionELBO,
     AttentionGuide,
+    Categorical,
     Dense,
     FromPrior,
     LatentAttention,
     LogNormal,
     Marginal,
+    ScoreFunctionELBO,
     ScorePrior,
 )
 from pyro_attention.draws import BroadcastWarning, kind_of_handlers
+from pyro_attention.guide import DRAWS
 from tests.test_draws import FROM_THE_LEFT, FROM_THE_RIGHT, ITEMS, KEYS, WIDTH, Pooling, plain_bound, seeded
 
 
@@ -138,3 +142,29 @@ def test_a_function_of_a_handler_may_call_itself():
 
 def test_a_partial_function_has_no_handlers_with_settings():
     assert kind_of_handlers(partial(pow, 2, abs)) == kind_of_handlers(partial(pow, 3, abs))
+
+
+OBJECTIVES = {
+    "evidence": (lambda: plain_bound(3, max_plate_nesting=1), FromPrior()),
+    "particles": (
+        lambda: AttentionELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=1),
+        LogNormal(0.5),
+    ),
+    "alignments": (lambda: AlignmentELBO(max_plate_nesting=1), Marginal()),
+    "drawn alignments": (ScoreFunctionELBO, Categorical(enumerate=False)),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_tracer_around_the_first_call_records_the_run_that_counts(name):
+    """Not replays, nor the run of a baseline."""
+    make, family = OBJECTIVES[name]
+    model = Pooling(FROM_THE_RIGHT["index"], alignment="alignments" in name)
+    guide, elbo = AttentionGuide(model, family), make()
+    for _ in range(2):  # the first call is replayed
+        torch.manual_seed(0)
+        with poutine.trace() as tracer:
+            loss = elbo.loss(model, guide)
+        assert [site for site in tracer.trace.nodes if site != DRAWS] == ["data", "attention", "y"]
+    torch.manual_seed(0)
+    assert elbo.loss(model, guide) == loss

@@ -75,6 +75,13 @@ def test_normalized_scores_have_the_same_weights(name, form):
     assert (expected <= 2.001).all()  # bounded by the number of queries with a key
 
 
+@every_form
+def test_the_shift_of_hybrid_scores_makes_rows_sum_to_one_on_average(form):
+    scores = form.scores(torch.randn(2, 3, 4), MASK)
+    shares = form.to_dense(Hybrid().normalize_scores(scores, form.layout(MASK)).exp(), MASK) * MASK
+    torch.testing.assert_close(shares.sum((-2, -1)), MASK.any(-1).sum().float().expand(2))
+
+
 @every_normalizer
 def test_half_precision_and_padding(name):
     """Computed in single precision; padded sequences get the weights that each gets alone."""

@@ -90,6 +90,14 @@ def test_every_scheme_trains_what_it_is_made_of(name):
         assert all(weight.grad is not None for weight in model.attention.prior.parameters())
 
 
+def test_an_inference_network_has_the_arguments_of_the_model_however_they_are_passed():
+    built = scheme("categorical")
+    model, (x, memory, y) = Lookup(built.prior(3, 1)), BATCH
+    loss = built.objective(max_plate_nesting=1)(model, built.guide(model, Reader()))
+    torch.testing.assert_close(loss(x, memory, y=y), loss(x, memory, y))
+    torch.testing.assert_close(loss(memory=memory, y=y, x=x), loss(x, memory, y))
+
+
 def test_a_prior_is_made_for_every_layer_and_a_family_for_every_guide():
     built = scheme("weibull", learnable=True)
     assert built.prior(3, 1) is not built.prior(3, 1)
@@ -128,6 +136,19 @@ def test_options_reach_prior_and_objective():
     assert scheme("iwae", particles=3).objective().num_particles == 3
     assert scheme("marginal", roulette=0.1).objective(max_plate_nesting=2).roulette == 0.1
     assert scheme("dirichlet", kl_weight=0.2).objective().kl_weight == 0.2
+    assert scheme("gumbel", kl_weight=0.2).objective().kl_weight == 0.2
+    assert scheme("categorical_sample", kl_weight=0.2).objective().kl_weight == 0.2
+    assert scheme("sparse_marginal", top_k=2).prior(3, 1).k == 2
+    for name in ("weibull", "gamma", "lognormal", "gaussian"):
+        objective = scheme(name, kl_mean=True, kl_weight=0.2).objective()
+        assert (objective.kl_mean, objective.kl_weight) == (True, 0.2)
+        spread = "prior_rate" if name in ("weibull", "gamma") else "prior_scale"
+        for kind in ("fixed", "contextual"):
+            numbers = [
+                buffer.exp().item()
+                for _, buffer in scheme(name, prior=kind, **{spread: 3.0}).prior(3, 1).named_buffers()
+            ]
+            assert pytest.approx(3) in numbers
     widths = [scheme("evidence", family="gamma", width=width).prior(3, 2).family for width in ("network", "number")]
     assert isinstance(widths[0].network, WidthNetwork)
     assert isinstance(widths[1].log_value, nn.Parameter)

@@ -16,7 +16,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pyro_attention._checks import as_float
+from pyro_attention._checks import as_float, check_count
 from pyro_attention._compat import compute_dice_elbo
 from pyro_attention.alignments._messages import as_site, sample_sites, site_of
 from pyro_attention.alignments.base import AlignmentDistribution
@@ -92,6 +92,7 @@ class AlignmentELBO(DifferentiableELBO, TraceEnum_ELBO):
 
     def __init__(self, *args: Any, roulette: float = 0.0, **options: Any) -> None:
         super().__init__(*args, **options)
+        check_count("num_particles", self.num_particles)
         if not 0 <= roulette < 1:
             raise ValueError(f"AlignmentELBO: roulette is {roulette}, expected a probability in [0, 1), such as 0.001")
         self.roulette = roulette

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_attention._checks import as_float, check_boolean_mask, check_scores, in_transform
-from pyro_attention.attention import AttentionOutput, LatentAttention
+from pyro_attention.attention import AttentionOutput, LatentAttention, check_not_recomputed
 from pyro_attention.blocked.distributions import BlockedCall, BlockedPrior, BlockedValue, Pairs
 from pyro_attention.families.base import Prior
 from pyro_attention.families.gamma import ContextualGammaPrior, FixedGammaPrior
@@ -69,6 +69,7 @@ def attend_blocked(
         obstacle = "torch.export or the transforms of torch.func, such as vmap and grad"
     if obstacle is not None:
         raise ValueError(f"site '{site}': blocked attention does not support {obstacle}; use dense attention")
+    check_not_recomputed(site)
     for name, vectors in (("queries", queries), ("keys", keys), ("values", values)):
         check_scores(vectors, site=site, name=name)
     for mask in (key_mask, query_mask):

@@ -18,6 +18,7 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+from pyro_attention._checks import as_float, check_count
 from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
 from pyro_attention.draws import AllDraws, Minibatch, Replayed, broadcasts, is_point_mass, runs
 from pyro_attention.guide import forget_run, is_attention_site, keeps_prior
@@ -112,8 +113,9 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         kl_record: Unweighted KL of every site at the last evaluation, averaged over particles.
 
     Raises:
-        ValueError: At a call: a KL without closed form, an ELBO that is NaN or infinite, a latent site in the model or
-            the guide alone, or parameters that would not train.
+        ValueError: An option out of range; at a call: a KL without closed form, an ELBO that is NaN or infinite, a
+            latent site in the model or the guide alone, handlers around the model alone, or parameters that would not
+            train.
 
     Example:
         >>> from pyro_attention import AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
@@ -137,6 +139,7 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         vectorize_particles: bool = False,
         max_plate_nesting: float = float("inf"),
     ) -> None:
+        check_count("num_particles", num_particles)
         super().__init__(
             num_particles=num_particles, vectorize_particles=vectorize_particles, max_plate_nesting=max_plate_nesting
         )
@@ -203,6 +206,8 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         # not before the replay: model and guide share their minibatch
         model_trace, guide_trace = prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
         model_trace.compute_log_prob(lambda _, site: site["is_observed"])
+        for name in model_trace.observation_nodes:  # whose sums in half precision would be rounded
+            model_trace.nodes[name]["log_prob_sum"] = as_float(model_trace.nodes[name]["log_prob"]).sum()
         if self.kl_mean:
             _take_means(model_trace, guide_trace)
         self._terms = {name: model_trace.nodes[name]["log_prob_sum"].detach() for name in model_trace.observation_nodes}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -19,7 +20,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyro_attention._checks import as_float
-from pyro_attention._compat import tree_leaves, validates_distributions
+from pyro_attention._compat import (
+    below,
+    handlers_but_tracers,
+    is_in_backward_pass,
+    tree_leaves,
+    validates_distributions,
+)
 from pyro_attention._typing import Args, Kwargs, Message, Model, Site, Trace
 from pyro_attention.alignments.base import AlignmentWeights
 from pyro_attention.draws import Minibatch, SharedDraws, runs
@@ -173,10 +180,12 @@ class EvidenceELBO(AttentionELBO):
         devices = [torch.empty(0, device="cuda")] if torch.cuda.is_initialized() else []
         devices += [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.is_cuda]
         run = partial(self._get_trace, model, guide, args, kwargs)
-        validates, minibatch = is_validation_enabled(), Minibatch()
+        validates, minibatch, handlers = is_validation_enabled(), Minibatch(), handlers_but_tracers()
 
         def draw(draws: slice, *_: Tensor) -> tuple[Tensor, Scale]:
-            with pyro.validation_enabled(validates):  # as at first, when it is run again
+            # as at first, when it is run again: those around the call may have ended by then
+            around = below(handlers) if is_in_backward_pass() else nullcontext()
+            with around, pyro.validation_enabled(validates):
                 return self._draw(run, draws, factors, together=together, minibatch=minibatch)
 
         chunks = list[Tensor]()
@@ -304,6 +313,7 @@ def item_weights(
                 )
             log_p = 0.0 if prior is None else prior.log_prob(site["value"])
             total = total + sum_to_items(log_p - site["fn"].log_prob(site["value"]), site, dims)
+    _check_scale_of_items(scale, total)
     return ItemWeights(total, dims, scale)
 
 
@@ -393,6 +403,16 @@ def _common_scale(sites: list[Message]) -> Scale:
             raise ValueError(f"{problem}, expected the same; put poutine.scale, or the subsampled plate, around both")
     scale: Scale = first["scale"]
     return scale
+
+
+def _check_scale_of_items(scale: Scale, log_importance_weights: Tensor) -> None:
+    """Raise ValueError where a scale differs within an item, whose bound it would multiply several times."""
+    shape = log_importance_weights.shape
+    if isinstance(scale, Tensor) and torch.broadcast_shapes(scale.shape, shape).numel() != shape.numel():
+        raise ValueError(
+            f"the sites have a scale of shape {tuple(scale.shape)}, expected one number an item, of a shape that "
+            f"broadcasts to {tuple(shape[-scale.dim() :])}, as a plate within an item has one bound for all its entries"
+        )
 
 
 def _detached(q: ContinuousWeights) -> ContinuousWeights:

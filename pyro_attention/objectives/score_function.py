@@ -11,6 +11,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from pyro_attention._compat import below, handlers_but_tracers
 from pyro_attention._typing import Args, Kwargs, Message, Model, Trace
 from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.alignments.summed import SummedLikelihood
@@ -31,6 +32,7 @@ class ScoreFunctionELBO(AttentionELBO):
     minibatch, and with the same values of what was drawn before). The reward of an alignment is what was observed in
     its own plates, or of its own node by a :class:`NodeLikelihood`, so queries must be conditionally independent given
     the input; where other latent sites come after it, their KL is part of the reward too.
+    An alignment that ``poutine.mask`` hides has no score function, as in stock Pyro: mask its observation, too.
     Its value is that of the plain ELBO. For :class:`Categorical(enumerate=False) <Categorical>`.
 
     Args:
@@ -58,7 +60,7 @@ class ScoreFunctionELBO(AttentionELBO):
         with poutine.trace() as drawn:
             traces = super()._get_trace(model, guide, args, kwargs)
         if self.baseline == "soft":
-            with torch.no_grad(), _AtPriorMean(drawn.trace):
+            with torch.no_grad(), below(handlers_but_tracers()), _AtPriorMean(drawn.trace):
                 soft, _ = super()._get_trace(model, guide, args, kwargs)
             self._soft = {name: _log_likelihood(soft.nodes[name]) for name in soft.observation_nodes}
         return traces

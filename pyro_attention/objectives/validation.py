@@ -12,10 +12,11 @@ from pyro import poutine
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.guide import GuideMessenger
+from pyro.poutine.messenger import Messenger
 from pyro.util import check_model_guide_match, check_site_shape
 from torch import Tensor, nn
 
-from pyro_attention._compat import check_mean_field_requirement
+from pyro_attention._compat import check_mean_field_requirement, handlers_around
 from pyro_attention._typing import Message, Model, Trace
 from pyro_attention.families.distribution import AttentionDistribution
 from pyro_attention.guide import (
@@ -209,8 +210,23 @@ def _check_model_of_guide(model: Model, guide: Model) -> None:
     if isinstance(poutine.unwrap(model), GuideMessenger):
         raise TypeError("the guide is the first argument, expected the model: elbo(model, guide)")
     messenger: object = poutine.unwrap(guide)
-    if isinstance(messenger, GuideMessenger) and poutine.unwrap(model) != poutine.unwrap(messenger.model):
+    if not isinstance(messenger, GuideMessenger):
+        return
+    if poutine.unwrap(model) != poutine.unwrap(messenger.model):
         raise ValueError("the model is not that of the guide, which runs its model itself; pass guide.model")
+    _check_handlers_of_model(model, guide, messenger)
+
+
+def _check_handlers_of_model(model: Model, guide: Model, messenger: GuideMessenger) -> None:
+    """Raise ValueError for handlers around the model alone, without which the guide runs it."""
+    kinds = {type(handler) for handler in [*handlers_around(guide), *handlers_around(messenger.model)]}
+    for handler in handlers_around(model):
+        if isinstance(handler, Messenger) and type(handler) not in kinds:  # a partial function has its arguments there
+            raise ValueError(
+                f"{type(handler).__name__} stands around the model that the objective was given, but the guide runs "
+                f"its model itself, without it; put it around the guide, elbo(model, handler(guide)), or inside the "
+                f"model"
+            )
 
 
 def check_run(elbo: DifferentiableELBO, guide: Model, model_trace: Trace, guide_trace: Trace) -> None:

@@ -26,6 +26,8 @@ from pyro_attention.alignments.base import AlignmentDistribution
 from pyro_attention.alignments.categorical import CategoricalAlignment
 from pyro_attention.alignments.priors import SparseAlignmentPrior
 from pyro_attention.alignments.sparse import SparseAlignment
+from pyro_attention.alignments.summed import EdgeSum
+from pyro_attention.ops.segment import Segments
 from tests.helpers import assert_mean
 
 QUERIES, KEYS = 3, 4
@@ -381,6 +383,16 @@ def test_the_running_sum_of_edges(make, evidence):
         torch.testing.assert_close(total[query], expected)
     bound = 0 if evidence else -kl_divergence(q, p)
     assert prior.log_prob(torch.ones(p.full_shape, dtype=torch.bool)) == bound
+
+
+@pytest.mark.parametrize("evidence", [True, False], ids=["evidence", "expectation"])
+def test_an_impossible_observation_at_a_masked_edge_adds_nothing(evidence):
+    """Zero times minus infinity is NaN."""
+    log_f = torch.tensor([-1.0, -torch.inf], requires_grad=True)
+    edges = EdgeSum(Segments(torch.tensor([0, 0]), 1), torch.tensor([0.0, -torch.inf]), evidence=evidence)
+    total = edges.add(log_f)
+    assert total.tolist() == [-1.0]
+    assert torch.autograd.grad(total, log_f)[0].tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(("k", "expected"), [(None, False), (4, True), (5, False)])

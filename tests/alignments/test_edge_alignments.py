@@ -194,6 +194,26 @@ def test_an_observation_that_a_handler_masks_says_nothing_of_the_edges(data, for
     torch.testing.assert_close(posterior, exact)
 
 
+@pytest.mark.parametrize("family", [Marginal(), Categorical()])
+def test_a_mask_of_the_nodes_counts_beside_that_of_a_handler(data, family):
+    layer = GraphAttention(WIDTH, 2, add_self_loops=False, prior=AlignmentPrior(), name="z").double()
+    x, number = torch.stack([data[0], data[0].flip(0)]), torch.stack([data[2], data[2] + 1])
+    observed = torch.arange(NODES) % 2 == 0
+
+    def model(handler, nodes):
+        with pyro.plate("graphs", 2, dim=-1):
+            out = layer.attend(x, EDGES)
+            with poutine.mask(mask=handler):
+                pyro.sample("b", NodeLikelihood(Normal(out.context[..., 0], 0.5), out, mask=nodes), obs=number)
+
+    def loss(handler, nodes=None):
+        return AlignmentELBO(max_plate_nesting=1).loss(model, AttentionGuide(model, family), handler, nodes)
+
+    both = torch.ones(2, dtype=torch.bool)
+    assert loss(both, observed) == pytest.approx(loss(True, observed))
+    assert loss(both, observed) != pytest.approx(loss(True))
+
+
 @pytest.mark.parametrize("around", ["observation", "attention"])
 def test_another_scale_than_that_of_the_edges(data, around):
     """As for queries in plates: a minibatch of the observations of one alignment has no exact sum."""

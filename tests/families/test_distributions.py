@@ -251,6 +251,18 @@ def test_masked_entries_add_nothing(q, p):
         assert each.grad[mask].abs().min() > 0
 
 
+def test_infinite_parameters_that_entries_share_add_nothing_where_none_counts():
+    """A key that no query sees, with one width for all queries; zero times infinity is NaN."""
+    mask = torch.ones(4, 4, dtype=torch.bool).tril()
+    mask[:, 3] = False
+    scale = torch.tensor([1.0, 2.0, 0.5, torch.inf]).requires_grad_()
+    q = LogNormalWeights(torch.zeros(1, 4, 4), scale.view(1, 1, 4), layout=Dense(mask))
+    entropy = q.entropy()
+    each = 0.5 * math.log(2 * math.pi * math.e) + scale[:3].log()
+    torch.testing.assert_close(entropy, (each * torch.tensor([4.0, 3.0, 2.0])).sum())
+    assert torch.autograd.grad(entropy, scale)[0].isfinite().all()
+
+
 @every_pair
 def test_kl_on_an_edge_list(q, p):
     graph = EdgeList.from_edge_index(torch.tensor([[0, 1, 1], [1, 1, 0]]), num_nodes=2, add_self_loops=True)

@@ -90,6 +90,16 @@ def test_loss_equals_a_loop_written_by_hand():
     assert not output["logits"].requires_grad
 
 
+@pytest.mark.parametrize("count", [None, 0])
+def test_a_batch_without_labels_that_count_has_the_kl_alone(count):
+    """Divided by the number of labels its loss and gradients were infinite."""
+    model, batch = classifier(), examples() | {"labels": torch.full((4,), -100)}
+    output = ELBOModel(model, AttentionGuide(model, Weibull(10.0)))(**batch, num_items_in_batch=count)
+    output["loss"].backward()
+    assert 0 < output["loss"] < torch.inf
+    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
+
+
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_evidence_by_single_runs(chunk_size):
     """Models of transformers have no dimension for draws."""

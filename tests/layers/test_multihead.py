@@ -88,6 +88,10 @@ def test_causal(padded):
     mask = nn.Transformer.generate_square_subsequent_mask(QUERIES) == float("-inf")
     expected = theirs(*tensors, attn_mask=mask, key_padding_mask=padding)
     assert_same(run(mine, *tensors, is_causal=True, key_padding_mask=padding), expected)
+    if not padded:  # as torch's, query i sees the keys 0 .. i, however many keys there are
+        for keys in (QUERIES - 1, QUERIES + 2):
+            tensors, later = inputs(keys=keys), torch.ones(QUERIES, keys, dtype=torch.bool).triu(1)
+            assert_same(run(mine, *tensors, is_causal=True), theirs(*tensors, attn_mask=later))
 
 
 @settings(max_examples=25, deadline=None)

@@ -26,6 +26,7 @@ from pyro_attention import (
     AttentionELBO,
     AttentionGuide,
     Categorical,
+    Dense,
     FixedGammaPrior,
     Gamma,
     LatentAttention,
@@ -99,6 +100,9 @@ def test_schedules(schedule, values):
         (lambda: AttentionELBO(kl_weight=math.nan), "kl_weight is nan at step 0, expected a finite number >= 0"),
         (lambda: AttentionELBO(kl_weight=lambda step: -1.0), "kl_weight is -1.0 at step 0"),
         (lambda: AttentionELBO(kl="exact"), "kl is 'exact', expected 'closed_form' or 'sampled'"),
+        (lambda: AttentionELBO(num_particles=0), "num_particles is 0, expected an integer of at least 1"),
+        (lambda: ScoreFunctionELBO(num_particles=2.5), "num_particles is 2.5, expected an integer of at least 1"),
+        (lambda: AlignmentELBO(num_particles=-1), "num_particles is -1, expected an integer of at least 1"),
     ],
 )
 def test_wrong_options(make, message):
@@ -139,6 +143,39 @@ def test_mean_kl():
     torch.testing.assert_close(seeded(elbo, model, guide, (x, y, padding)), expected)
 
 
+def test_an_item_without_weights_has_no_mean_kl():
+    mask = torch.tensor([[[True, True, False]], [[False] * 3]])
+    attention = LatentAttention("attention", FixedGammaPrior())
+
+    def model(items):
+        with pyro.plate("data", len(items)):
+            scores, values = torch.zeros(len(items), 1, 3), torch.ones(len(items), 1, 3, 1)
+            mean = attention(scores, values, layout=Dense(mask[items], event_dim=2)).context[..., 0, 0]
+            pyro.sample("y", pyro.distributions.Normal(mean, 1.0), obs=torch.zeros(len(items)))
+
+    kls, elbo = [], AttentionELBO(kl_mean=True)
+    for items in ([0], [1], [0, 1]):
+        elbo.loss(model, AttentionGuide(model, LogNormal()), items)
+        kls.append(elbo.kl_record["attention"].item())
+    assert kls[0] > 0
+    assert kls[1] == 0
+    assert kls[2] == pytest.approx(kls[0])
+
+
+def test_a_sampled_mean_kl_is_that_of_one_draw():
+    """Both log probabilities are divided by the number of weights."""
+    model, (x, y, padding) = self_attention()
+    guide = AttentionGuide(model, Weibull())
+    elbo = AttentionELBO(kl="sampled", kl_mean=True)
+    seeded(elbo, model, guide, (x, y, padding))
+    torch.manual_seed(0)
+    nodes = guide.run(x, y, padding).trace.nodes
+    for name, kl in elbo.kl_record.items():
+        site = nodes[name]
+        terms = site["fn"].log_prob(site["value"]) - site["infer"]["prior"].log_prob(site["value"])
+        torch.testing.assert_close(kl, (terms / (2 * 2 * 5 * (~padding).sum(-1))).sum())
+
+
 @pytest.mark.parametrize(("weight", "moved"), [(Linear(10), False), (Linear(10), True), (0.1, False)])
 def test_a_step_that_nobody_moves(weight, moved):
     model = FreeScores(FixedGammaPrior())
@@ -151,6 +188,19 @@ def test_a_step_that_nobody_moves(weight, moved):
             loss(torch.zeros(1, 3, 4))
     warned = sum("elbo.step was the same in 100 training steps" in str(warning.message) for warning in caught)
     assert warned == (callable(weight) and not moved)
+
+
+def test_log_probabilities_in_16_bits_are_added_in_32():
+    """A sum of 1001 terms of -1 is -1000 in bfloat16."""
+
+    def model():
+        attention(torch.zeros(1, 2, 3), torch.zeros(1, 3, 1))
+        with pyro.plate("data", 1001):
+            rate = torch.ones(1001, dtype=torch.bfloat16)
+            pyro.sample("y", pyro.distributions.Exponential(rate), obs=torch.ones(1001, dtype=torch.bfloat16))
+
+    attention = LatentAttention("attention", FixedGammaPrior())
+    assert AttentionELBO().loss(model, AttentionGuide(model, Soft())) == 1001
 
 
 def test_subsampling_scales_likelihood_and_kl():

@@ -213,6 +213,29 @@ def test_a_sampled_kl_is_part_of_the_reward_of_its_own_draw(posterior, weight):
 
 
 @pytest.mark.parametrize("baseline", ["soft", "none"])
+def test_an_alignment_that_is_masked_has_no_score_function(baseline):
+    """As in stock Pyro, and also where its observation counts; the gradient of the others is exact."""
+    attention, scores = LatentAttention("alignment", AlignmentPrior()), torch.randn(2, 1, 2, requires_grad=True)
+    values, y, counts = torch.randn(2, 1, 2, 1), torch.randn(2), torch.tensor([True, False])
+
+    def model():
+        with pyro.plate("queries", 2):
+            with pyro.poutine.mask(mask=counts):
+                context = attention(scores, values, layout=Dense(event_dim=2)).context
+            pyro.sample("y", dist.Normal(context[..., 0, 0], 1.0), obs=y)
+
+    guide, elbo, total = AttentionGuide(model, Categorical(enumerate=False)), ScoreFunctionELBO(baseline=baseline), 0.0
+    log_p = scores.squeeze(-2).log_softmax(-1)
+    for keys in itertools.product(range(2), repeat=2):
+        with Forced(torch.tensor(keys)):
+            probability = log_p[range(2), keys].sum().exp().detach()
+            total = total + probability * elbo.differentiable_loss(model, guide)
+    exact = -(log_p.exp() * dist.Normal(values[:, 0, :, 0], 1.0).log_prob(y.unsqueeze(-1))).sum(-1)
+    torch.testing.assert_close(total, exact.sum())
+    torch.testing.assert_close(*(torch.autograd.grad(loss, scores)[0] for loss in (total, exact[0])))
+
+
+@pytest.mark.parametrize("baseline", ["soft", "none"])
 def test_a_sampled_kl_of_a_chain_is_part_of_the_rewards_of_both_draws(baseline):
     model, kls, loss = Chain(), [], 0
     families = {"first": Categorical(enumerate=False), "second": Amortized(Later(model), Categorical(enumerate=False))}

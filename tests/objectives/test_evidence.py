@@ -334,6 +334,28 @@ def test_chunks_save_memory_and_change_nothing(monkeypatch):
     assert kept["chunks"] < 0.2 * kept["whole"]
 
 
+AROUND = {
+    "observations": poutine.condition(data={"y": torch.tensor([3.0, -2.0, 1.0])}),
+    "attention": poutine.condition(data={"attention": torch.tensor([0.0, 2.0]).expand(3, 1, 2)}),
+    "mask": poutine.mask(mask=torch.tensor([True, False, True])),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_chunks_are_run_again_below_the_handlers_of_the_call(name, monkeypatch):
+    """Also where these have ended before the backward pass."""
+    model, q = make("prior")
+    elbo, gradients = EvidenceELBO(4, chunk_size=2, max_plate_nesting=1), []
+    for recomputed in (True, False):
+        if not recomputed:
+            monkeypatch.setattr(evidence, "checkpoint", lambda run, *_, use_reentrant: run())
+        torch.manual_seed(0)
+        with AROUND[name]:
+            loss = elbo.differentiable_loss(model, q)
+        gradients.append(flat(loss, parameters(model, q)))
+    torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize(("chunk_size", "runs"), [(None, 0), (8, 0), (4, 2), (3, 3)])
 def test_only_chunks_are_run_again_by_the_backward_pass(chunk_size, runs):
     model, q = make("sees_y")
@@ -354,6 +376,22 @@ def observed(x, *, together=True, scale=1.0, obs=Y):
     if obs is not None:
         with plate if together else pyro.plate("other", 3), poutine.scale(scale=scale):
             pyro.sample("y", Normal(mean, 1.0), obs=obs)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 1), (3, 4)], ids=str)
+def test_a_scale_is_one_number_an_item(shape):
+    """One for each word would count the bound of a sentence as often as it has words."""
+    model = Sentences()
+    guide, elbo = AttentionGuide(model, FromPrior()), EvidenceELBO(6, max_plate_nesting=2)
+    torch.manual_seed(0)
+    plain = elbo.loss(model, guide)
+    scaled = poutine.scale(guide, torch.full(shape, 2.0))
+    torch.manual_seed(0)
+    if shape == (3, 4):
+        with pytest.raises(ValueError, match=r"a scale of shape \(3, 4\).*expected one number an item.*\(3, 1\)"):
+            elbo.loss(model, scaled)
+    else:
+        assert elbo.loss(model, scaled) == pytest.approx(2 * plain, rel=1e-5)
 
 
 @pytest.mark.parametrize(

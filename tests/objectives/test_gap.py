@@ -11,6 +11,7 @@ from pyro.distributions import Normal
 from torch import nn
 
 from pyro_attention import (
+    Amortized,
     AttentionGuide,
     Dense,
     EvidenceELBO,
@@ -83,6 +84,14 @@ def test_likelihood_at_the_mean_is_that_of_ordinary_attention():
     for run, args in ((guide.model, (values, y)), (guide, (values, y)), (conditioned, (values,))):
         torch.testing.assert_close(log_likelihood_at_mean(run, args, {}).flatten(), expected)
     assert not hasattr(guide, "trace")
+
+
+def test_likelihood_at_the_mean_is_that_of_the_prior_also_under_a_guide_that_sees_more():
+    values, y = drawn(1.0, 0.5, items=5)
+    model, network = Regression(1.0), nn.Module()
+    network.forward = lambda values, y: torch.arange(4.0).expand(len(y), 1, 4)
+    guide = AttentionGuide(model, Amortized(network, LogNormal(0.3)))
+    torch.testing.assert_close(*(log_likelihood_at_mean(run, (values, y), {}) for run in (guide, model)))
 
 
 def test_observations_that_a_handler_around_the_guide_gives_are_no_gap():

@@ -405,7 +405,8 @@ class ELBOModel(nn.Module):
 
     Give Trainer ``remove_unused_columns=False``: it cannot see which inputs the model inside takes.
 
-    Labels that do not count (-100) are no observations. An answer, with its start and its end, is one.
+    Labels that do not count (-100) are no observations; a batch without any other has the KL alone, undivided. An
+    answer, with its start and its end, is one.
 
     Args:
         model: A model of :func:`bayesian`, also with an adapter of PEFT.
@@ -498,7 +499,8 @@ class ELBOModel(nn.Module):
             handle.remove()
         if num_items_in_batch is None:
             num_items_in_batch = _observations(labels_given, shifted=self.loss_type is not None)
-        return {"loss": loss / torch.as_tensor(num_items_in_batch, device=loss.device), "logits": drawn[-1]}
+        count = torch.as_tensor(num_items_in_batch, device=loss.device).clamp(min=1)  # 0 where no label counts
+        return {"loss": loss / count, "logits": drawn[-1]}
 
     def activation_checkpointing_enable(self, *_: object, **__: object) -> None:
         """Refuse what Trainer calls for ``activation_checkpointing=True``, in older versions ``gradient_``.
