@@ -38,8 +38,8 @@ difference* (the 95 % interval contains zero).
   intervals are wide.
 * Some trainings end while networks still improve, so that their differences compare speeds of learning: those of 6 or
   8 epochs (Multi30k and TED from scratch, pretraining; questions about digits with a learned width, or with a share of
-  the training questions), and those of 20 epochs of one alignment a question about digits. The 16 epochs of soft attention
-  that all schemes of Multi30k go on from had not stopped it.
+  the training questions), and those of 20 epochs of one alignment a question about digits. The 16 epochs of soft
+  attention that all schemes of Multi30k go on from had not stopped it.
 """
 
 
