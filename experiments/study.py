@@ -28,10 +28,14 @@ from experiments.run import Task
 
 Options = Mapping[str, Any]
 Key = tuple[str, str, int]  # row, level, seed
+_SEARCH_SEED = 1000  # first seed of a search, which no table comes to
 
 
 class Seed(Enum):
-    """Value of an option that is the seed of the training, such as the number of a fixed split."""
+    """Value of an option that counts the trainings of a row, such as the number of a fixed split.
+
+    It is the seed of the training; in a search, whose seeds begin with 1000, it is counted from there.
+    """
 
     SEED = "seed"
 
@@ -104,7 +108,8 @@ class Study:
         of_level = self.levels[level]
         merged = {**self.options, **{name: value for name, value in of_level.items() if not isinstance(value, Mapping)}}
         merged |= self.first if row is None else {**self.rows[row], **of_level.get(row, {})}
-        values = {name: seed if value is Seed.SEED else value for name, value in merged.items()}
+        number = seed % _SEARCH_SEED
+        values = {name: number if value is Seed.SEED else value for name, value in merged.items()}
         return {name: first if isinstance(value, First) else value for name, value in values.items()} | {"seed": seed}
 
     def chosen(self, options: StudyOptions) -> Study:
@@ -336,7 +341,7 @@ def _train_all(
     study: Study, options: StudyOptions, folder: Path, command: str
 ) -> tuple[dict[Key, Any], dict[Key, dict[str, float]], dict[tuple[str, int], Any]]:
     """Return options and metrics of all trainings, and options of those that the rows go on from."""
-    default = 1000 if command == "search" else 0
+    default = _SEARCH_SEED if command == "search" else 0
     first = default if options.first_seed is None else options.first_seed
     firsts, configs = _configs(study, options, folder, range(first, first + study.seeds))
 

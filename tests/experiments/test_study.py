@@ -270,6 +270,13 @@ def test_an_option_may_be_the_seed(tmp_path: Path, trained: list[Config]) -> Non
     assert {(config.seed, config.level) for config in trained} == {(4, 4.0), (5, 5.0), (6, 6.0)}
 
 
+def test_an_option_that_is_the_seed_counts_the_trainings_of_a_search(tmp_path: Path, trained: list[Config]) -> None:
+    """As the number of a fixed split, of which there are few."""
+    search = Search(study(options={"level": Seed.SEED}), {"good": ({"gain": 1.5},)}, (Column("validation", "val"),))
+    run_search({"made": search}, options(tmp_path))
+    assert {(config.seed, config.level) for config in trained} == {(1000, 0.0), (1001, 1.0), (1002, 2.0)}
+
+
 def test_a_study_has_few_fields() -> None:
     assert len(fields(Study)) <= 15
 
