@@ -38,6 +38,7 @@ from torch import Tensor
 from experiments.data.dataset_names import Citations, GraphName, Heterophilous
 from experiments.data.storage import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file, read_arrays
 from experiments.files import reading
+from experiments.options import OptionError
 from pyro_attention.registry import Registry
 from pyro_attention.text_lines import read_lines
 
@@ -224,7 +225,10 @@ def _split(arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int) -> di
     masks = {name: _masks(arrays[name], name, len(labels)) for name in names}
     splits = len(masks["train_mask"])
     if not 0 <= split_seed < splits:
-        raise ValueError(f"split_seed: {split_seed}; expected 0 to {splits - 1}, the graph has {splits} fixed splits")
+        raise OptionError(  # the file is as it should be
+            f"split_seed: {split_seed}; expected 0 to {splits - 1}, the graph has {splits} fixed splits; pass another "
+            f"--split-seed"
+        )
     for name, of_split in masks.items():
         if (labels[of_split[split_seed]] < 0).any():
             raise ValueError(f"{name}: nodes of unknown class; expected nodes whose class is known")
