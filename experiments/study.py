@@ -19,7 +19,7 @@ from typing import Any
 from experiments.cli import command_line
 from experiments.files import UserError, expected_one_of
 from experiments.folder import open_run, write_metrics
-from experiments.options import StudyOptions
+from experiments.options import StudyOptions, unused
 from experiments.parallel import run_all
 from experiments.report.figures import level_curves, save
 from experiments.report.report import RESULTS, Part, Report, publish, source_of
@@ -98,6 +98,14 @@ class Study:
     def first(self) -> Options:
         """Options of the training that all rows go on from; empty without one."""
         return next((value.options for value in self.options.values() if isinstance(value, First)), {})
+
+    def rows_with_own(self, option: str) -> list[str]:
+        """Return the rows that set an option themselves at every level, which a change of it does not reach."""
+        return [
+            row
+            for row, of_row in self.rows.items()
+            if option in of_row or all(option in of_level.get(row, {}) for of_level in self.levels.values())
+        ]
 
     def reference(self, row: str) -> str | None:
         """Return the row that a row is compared with; None for the baseline."""
@@ -251,7 +259,9 @@ def run_study(studies: Mapping[str, Study], options: StudyOptions, *, command: s
     """
     _require_known("name", [options.name], studies)
     declared = studies[options.name]
-    with _trained(declared.chosen(options), options, command, whole=declared.whole(options)) as finished:
+    study = declared.chosen(options)
+    _require_effect(study, options.changes)
+    with _trained(study, options, command, whole=declared.whole(options)) as finished:
         return _publish(finished, options, _study_report(finished, options), command)
 
 
@@ -277,6 +287,7 @@ def run_search(searches: Mapping[str, Search], options: StudyOptions) -> dict[st
     trials = trials.chosen(replace(options, rows=()))
     if len(trials.levels) > 1:
         raise UserError(f"levels are {', '.join(trials.levels)}, expected one to search on; pass --levels")
+    _require_effect(trials, options.changes)
     whole = study.whole(options) and options.first_seed is None
     with _trained(trials, options, "search", whole=whole) as finished:
         return _publish(finished, options, _search_report(finished, search.quality), "search")
@@ -325,6 +336,22 @@ def _require_known(what: str, names: Iterable[str], known: Iterable[str]) -> Non
             raise UserError(f"{what} '{name}': the study has no {what}; leave --{what} out")
         if name not in known:
             raise UserError(f"{what} '{name}': {expected_one_of(known, name)}")
+
+
+def _require_effect(study: Study, changes: Options) -> None:
+    """Refuse changes of options that every row sets itself, or does not use: they would change nothing."""
+    if study.first:
+        return  # it has the changes
+    make: Any = study.task.config
+    for name in changes:
+        own = study.rows_with_own(name)
+        configs = [
+            make(**study.training(level, row, 0)) for row in study.rows if row not in own for level in study.levels
+        ]
+        if all(name in {option for option, _, _ in unused(config)} for config in configs):
+            option = f"--{name.replace('_', '-')}"
+            which = f" but {', '.join(own)}, which have one of their own" if own else ""
+            raise UserError(f"{option} would change nothing: no row uses it{which}; leave {option} out")
 
 
 @contextmanager
@@ -383,8 +410,12 @@ def _others(study: Study, options: StudyOptions) -> dict[str, Any]:
 
 
 def _changed(study: Study, options: StudyOptions) -> str:
-    pairs = [(name.replace("_", " "), getattr(value, "name", value)) for name, value in _others(study, options).items()]
-    return f"Other than said here: {', '.join(f'{name} {value}' for name, value in pairs)}." if pairs else ""
+    changes = list[str]()
+    for name, value in _others(study, options).items():
+        own = study.rows_with_own(name)
+        but = f" (not in {', '.join(own)}, which set it themselves)" if own else ""
+        changes.append(f"{name.replace('_', ' ')} {getattr(value, 'name', value)}{but}")
+    return f"Other than said here: {', '.join(changes)}." if changes else ""
 
 
 def _configs(

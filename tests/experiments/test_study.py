@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -214,6 +214,37 @@ def test_changes_hold_for_all_trainings_and_are_told(tmp_path: Path, trained: li
         'python -m experiments.nothing table short --seeds 2 --first-seed 5 --rows \'["soft", "good"]\' --level 4.0 '
         "--init-from weights"
     )
+
+
+def test_a_change_that_some_rows_set_themselves_is_told(tmp_path: Path, trained: list[Config]) -> None:
+    made = study(rows={"soft": {}, "good": {"gain": 3.0}, "better": {}}, levels={"": {"better": {"gain": 3.5}}})
+    run_study({"made": made}, options(tmp_path, changes={"gain": 1.0}))
+    assert {config.gain for config in trained} == {1.0, 3.0, 3.5}
+    report, _ = published(tmp_path)
+    assert "Other than said here: gain 1.0 (not in good, better, which set it themselves)." in report.parts[0].text
+
+
+@pytest.mark.parametrize("is_search", [False, True])
+def test_a_change_that_no_training_would_have_is_refused(
+    is_search: bool, tmp_path: Path, trained: list[Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every row sets it, or does not use it, as soft attention a concentration."""
+
+    class Sometimes(Config):
+        """Options of which one is used at times."""
+
+        USED_BY: ClassVar[Mapping[str, Any]] = {"gain": {"precision": ("bf16-mixed",)}}
+
+    monkeypatch.setattr(Task, "config", Sometimes)
+    made = study(rows={"soft": {}, "good": {"gain": 3.0}})
+    given = options(tmp_path, changes={"gain": 1.0})
+    said = "^--gain would change nothing: no row uses it but good.*, which have one of their own; leave --gain out$"
+    search = Search(made, {"good": ({"gain": 3.0},)}, (SCORE,))
+    run = partial(run_search, {"made": search}) if is_search else partial(run_study, {"made": made})
+    with pytest.raises(UserError, match=said):
+        run(given)
+    assert not trained
+    assert not (tmp_path / "out").exists()
 
 
 def test_rows_go_on_from_a_first_training(

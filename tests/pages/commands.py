@@ -53,7 +53,8 @@ TRAINING = "--max-epochs 1 --num-samples 2 --no-progress"
 TEXT = f"{TRAINING} --vocabulary 300 --embedding 8 --hidden 8 --layers 1 --batch-size 8 --beam 2"
 CAPTIONS = f"{TRAINING} --vocabulary 300 --embedding 8 --hidden 8 --batch-size 8 --beam 2"
 PHOTOGRAPHS = f"{CAPTIONS} --size 32 --encoder-epochs 1"
-QUESTIONS = "--hidden 8 --heads 2 --batch-size 32 --max-epochs 1 --num-samples 2"
+ANSWERS = "--hidden 8 --batch-size 32 --max-epochs 1 --num-samples 2"
+QUESTIONS = f"{ANSWERS} --heads 2"
 GRAPH = "python -m experiments.graph"
 TINY = "--max-epochs 2 --num-samples 2"
 TWO_ROWS = f"{TINY} --rows [soft,WC]"
@@ -112,13 +113,13 @@ STUDIES = (
     (f"{VQA} table vqa-alignments-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
     (f"""{VQA} table vqa-daquar --rows '["soft", "question only"]'""", f"{QUESTIONS} --encoder own --encoder-epochs 1"),
     (f"{VQA} table vqa-alignments-digits", f"{QUESTIONS} --rows [soft,marginal]"),
-    (f"{VQA} table vqa-views-digits", QUESTIONS),
-    (f"{VQA} table vqa-views-heads-digits", QUESTIONS),
-    (f"{VQA} table vqa-views-heads-vqa_v2", f"{QUESTIONS} --blind --data-root DIR"),
+    (f"{VQA} table vqa-views-digits", ANSWERS),
+    (f"{VQA} table vqa-views-heads-digits", ANSWERS),
+    (f"{VQA} table vqa-views-heads-vqa_v2", f"{ANSWERS} --blind --data-root DIR"),
     (f"{VQA} search vqa-digits", QUESTIONS),
     (f"""{VQA} table vqa-vqa_v2 --blind --rows '["soft", "WC"]' --data-root DIR""", f"{QUESTIONS} --layers 1"),
     (f"{VQA} table vqa-alignments-vqa_v2 --data-root DIR", f"{QUESTIONS} --blind --rows [soft,marginal]"),
-    (f"{VQA} table vqa-views-vqa_v2", f"{QUESTIONS} --blind --data-root DIR"),
+    (f"{VQA} table vqa-views-vqa_v2", f"{ANSWERS} --blind --data-root DIR"),
     ("python -m experiments.pretrain table pretraining-order --data-root DIR",
      f"{PIECES} --heads 2 --batch-size 8 --dataset toy --sentences 40 --rows '[\"softmax, soft\"]'"),
     (f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels '[\"1\"]'"),
@@ -148,7 +149,7 @@ STUDIES = (
     ("python -m experiments.pretrain table pretraining-english", f"{PIECES} --finetune-epochs 1 {SOFT_ROWS}"),
     (f"{FINETUNE} table glue --model all-MiniLM-L6-v2", f"--model FOLDER --levels [mrpc] {SOFT_AND_WC}"),
     (f"""{FINETUNE} table glue --model all-MiniLM-L6-v2 --levels '["mrpc"]' --rows '["soft", "evidence"]'""",
-     f"--model FOLDER {TRAINING} --draws 2"),
+     f"--model FOLDER {TRAINING}"),
     (f"""{FINETUNE} table glue --model all-MiniLM-L6-v2 --levels '["mrpc", "rte"]' --rows '["soft", "WC"]' --seeds 5""",
      f"--model FOLDER --levels [mrpc] {SOFT_AND_WC}"),
     (f"{FINETUNE} table glue --model FOLDER", f"--levels [rte] {SOFT_AND_WC}"),
