@@ -75,7 +75,8 @@ def test_answers_are_those_of_the_predictions(finished):
 
 
 def test_questions_without_an_answer_get_none_above_the_threshold(finished):
-    _, config, metrics = finished("squad-2.0")
+    task, config, metrics = finished("squad-2.0")
+    assert {*task.main_metrics(config, metrics)} <= metrics.keys()  # of both kinds of questions
     questions = load_squad("2.0", data_root=config.data_root)["test"]
     with np.load(config.out / "predictions.npz", allow_pickle=False) as arrays:
         texts, no_answer = arrays["attention_answers"].tolist(), arrays["attention_no_answer"].astype(float)
