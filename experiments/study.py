@@ -290,7 +290,7 @@ def run_search(searches: Mapping[str, Search], options: StudyOptions) -> dict[st
     _require_effect(trials, options.changes)
     whole = study.whole(options) and options.first_seed is None
     with _trained(trials, options, "search", whole=whole) as finished:
-        return _publish(finished, options, _search_report(finished, search.quality), "search")
+        return _publish(finished, options, _search_report(finished, search), "search")
 
 
 def _study_report(finished: Finished, options: StudyOptions) -> Report:
@@ -302,9 +302,9 @@ def _study_report(finished: Finished, options: StudyOptions) -> Report:
     return Report(finished.fill(study.title), finished.name, parts, about=study.about or "")
 
 
-def _search_report(finished: Finished, quality: Sequence[Column]) -> Report:
+def _search_report(finished: Finished, search: Search) -> Report:
     """Report every setting of a search, and the best one of each row."""
-    (level,), settings = finished.study.levels, finished.study.rows
+    (level,), settings, quality = finished.study.levels, finished.study.rows, search.quality
     signs = [-1 if column.better == "higher" else 1 for column in quality]
     ranks = {  # accuracies are equal up to the rounding of a mean
         name: [
@@ -321,9 +321,12 @@ def _search_report(finished: Finished, quality: Sequence[Column]) -> Report:
         | {"best": "best" if name in best else ""}
         for name in settings
     ]
+    is_apart = finished.seeds[0] >= search.study.seeds  # as far as the table has the seeds that it declares
+    equals = f", of equals that by {quality[-1].name}" if len(quality) > 1 else ""
+    which = "which are none" if is_apart else "some of them"
     text = (
-        f"Means over {len(finished.seeds)} seeds, which are none of the table's, on validation data. Best: the largest "
-        f"or smallest {quality[0].name}, of equals that by {quality[-1].name}; rows of the table have it."
+        f"Means over {len(finished.seeds)} seeds, {which} of the table's, on validation data. Best: the largest or "
+        f"smallest {quality[0].name}{equals}; rows of the table have it."
     )
     title = f"Settings tried: {finished.fill(finished.study.title)}"
     return Report(title, f"search-{finished.name}", [Part(text=text, rows=rows, labels=2)])

@@ -282,6 +282,17 @@ def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> N
         "gain 1.5": "", "gain 2.25": "", "gain 1.75": "best",
     }  # fmt: skip
     assert source.command == "python -m experiments.nothing search made"
+    text = report.parts[0].text
+    assert text.startswith("Means over 3 seeds, which are none of the table's, on validation data. Best: the largest")
+    assert "validation, of equals that by score;" in text
+
+
+def test_a_search_on_seeds_of_the_table_says_so(tmp_path: Path) -> None:
+    search = Search(study(seeds=2), {"good": ({"gain": 1.5},)}, (Column("validation", "val", better="higher"),))
+    run_search({"made": search}, options(tmp_path, first_seed=1))
+    text = published(tmp_path)[0].parts[0].text
+    assert text.startswith("Means over 3 seeds, some of them of the table's, on validation data.")
+    assert "validation; rows of the table have it" in text
 
 
 @pytest.mark.parametrize("first_seed", [0, 7])
