@@ -190,6 +190,11 @@ class CaptioningTask(Task[CaptioningConfig, Trained]):
 
     def load(self, config: CaptioningConfig) -> CaptionData:
         """Load images and segmentation maps."""
+        if config.maps is not None and config.features is not None:
+            raise UserError(
+                f"maps is {config.maps}, but regions of --features are no grid over the photograph, so that a map does "
+                f"not say what they show; leave out --maps"
+            )
         images = load_images(config, progress=config.progress)
         default = data_folder(config.data_root) / "flickr8k-voc-maps" / "flickr8k_voc_maps.npz"
         is_grid = config.dataset != "digits" and config.features is None

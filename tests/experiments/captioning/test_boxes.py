@@ -62,6 +62,13 @@ def test_it_trains_and_is_restored_and_no_page_shows_boxes(tmp_path, capsys):
     assert "regions from --features, which are no grid" in capsys.readouterr().err
 
 
+def test_a_map_of_the_photographs_is_refused(tmp_path):
+    write_coco(tmp_path)
+    with pytest.raises(UserError, match=r"regions of --features are no grid .*; leave out --maps"):
+        CaptioningTask().run(config_of(tmp_path, out=tmp_path / "run", maps=tmp_path / "maps.npz"))
+    assert not (tmp_path / "run").exists()
+
+
 def other(boxes, number, shape):
     np.save(boxes / f"{number}.npy", np.ones(shape, np.float32))
 
