@@ -85,9 +85,13 @@ def load_boxes(config: CaptioningConfig, folder: Path, *, progress: bool = False
     """Load all splits with regions from files; the photographs are not opened.
 
     Raises:
-        FileNotFoundError: Files of features or captions are missing.
-        ValueError: Names without numbers, or features of different numbers of regions or of different widths.
+        UserError: There is no such folder of features.
+        FileNotFoundError: Files of captions are missing.
+        ValueError: Files of features are missing, names have no numbers, or features differ in their number of regions
+            or in their width.
     """
+    if not folder.is_dir():
+        raise UserError(f"features is {folder}, expected a folder with a file of features for every photograph")
     splits = dict[str, RegionCaptions]()
     cache = config.cache or data_folder(config.data_root) / config.dataset / "cache"
     for split in SPLITS:

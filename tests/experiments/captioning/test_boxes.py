@@ -69,6 +69,13 @@ def test_a_map_of_the_photographs_is_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_file_in_place_of_the_folder_of_features(tmp_path):
+    """The answer names no option that only questions have, such as --blind."""
+    boxes = write_coco(tmp_path)
+    with pytest.raises(UserError, match=r"features is .*3\.npy, expected a folder with a file of features for every"):
+        CaptioningTask().run(config_of(tmp_path, features=boxes / "3.npy", out=tmp_path / "run"))
+
+
 def other(boxes, number, shape):
     np.save(boxes / f"{number}.npy", np.ones(shape, np.float32))
 
