@@ -124,10 +124,12 @@ class Study:
         """Return the study with the rows, levels, seeds and changes that are asked for.
 
         Raises:
-            UserError: A row or level is unknown, or one is missing that others are compared with.
+            UserError: A row or level is unknown, one is missing that others are compared with, or a level would be
+                that of another name.
         """
         _require_known("rows", options.rows, self.rows)
         _require_known("levels", options.levels, self.levels)
+        _require_distinct(self.levels, options)
         rows = [name for name in self.rows if name in (options.rows or self.rows)]
         lacking = {self.baselines.get(row, self.baseline) for row in rows} - set(rows)
         if lacking:
@@ -341,20 +343,43 @@ def _require_known(what: str, names: Iterable[str], known: Iterable[str]) -> Non
             raise UserError(f"{what} '{name}': {expected_one_of(known, name)}")
 
 
+def _require_distinct(levels: Mapping[str, Options], options: StudyOptions) -> None:
+    """Refuse a change by which a level would have the options of another one, and its name would be wrong."""
+    changed = {level: {**of_level, **options.changes} for level, of_level in levels.items()}
+    for level in options.levels or levels:
+        replaced = [name for name, value in levels[level].items() if options.changes.get(name, value) != value]
+        same = [other for other, of_level in changed.items() if of_level == changed[level]]
+        if replaced and len(same) > 1:
+            raise UserError(
+                f"--{replaced[0].replace('_', '-')} would make the levels {' and '.join(same[:2])} the same; leave it "
+                f"out, and choose a level by --levels"
+            )
+
+
 def _require_effect(study: Study, changes: Options) -> None:
-    """Refuse changes of options that every row sets itself, or does not use: they would change nothing."""
+    """Refuse a change of an option that rows use, all of them with a value of their own: it would change nothing."""
     if study.first:
         return  # it has the changes
-    make: Any = study.task.config
-    for name in changes:
-        own = study.rows_with_own(name)
-        configs = [
-            make(**study.training(level, row, 0)) for row in study.rows if row not in own for level in study.levels
-        ]
-        if all(name in {option for option, _, _ in unused(config)} for config in configs):
+    for name, value in changes.items():
+        used = [getattr(config, name) for config in _configs_without_folder(study) if name not in _unused(config)]
+        if used and value not in used:
             option = f"--{name.replace('_', '-')}"
-            which = f" but {', '.join(own)}, which have one of their own" if own else ""
-            raise UserError(f"{option} would change nothing: no row uses it{which}; leave {option} out")
+            raise UserError(
+                f"{option} {value} would change nothing, as every row that uses it has its own: "
+                f"{', '.join(study.rows_with_own(name))}; leave {option} out"
+            )
+
+
+def _configs_without_folder(study: Study) -> Iterator[Any]:
+    """Yield the options of a training of every row at every level."""
+    make: Any = study.task.config
+    for level in study.levels:
+        for row in study.rows:
+            yield make(**study.training(level, row, 0))
+
+
+def _unused(config: Any) -> set[str]:
+    return {option for option, _, _ in unused(config)}
 
 
 @contextmanager
@@ -413,12 +438,19 @@ def _others(study: Study, options: StudyOptions) -> dict[str, Any]:
 
 
 def _changed(study: Study, options: StudyOptions) -> str:
-    changes = list[str]()
-    for name, value in _others(study, options).items():
-        own = study.rows_with_own(name)
-        but = f" (not in {', '.join(own)}, which set it themselves)" if own else ""
-        changes.append(f"{name.replace('_', ' ')} {getattr(value, 'name', value)}{but}")
+    changes = [
+        f"{name.replace('_', ' ')} {getattr(value, 'name', value)}{_exceptions(study, name, value)}"
+        for name, value in _others(study, options).items()
+    ]
     return f"Other than said here: {', '.join(changes)}." if changes else ""
+
+
+def _exceptions(study: Study, name: str, value: Any) -> str:
+    """Say which rows a change of an option does not reach."""
+    if not study.first and all(name in _unused(config) for config in _configs_without_folder(study)):
+        return " (which no row uses)"
+    own = [row for row in study.rows_with_own(name) if study.rows[row].get(name) != value]
+    return f" (not in {', '.join(own)}, which set it themselves)" if own else ""
 
 
 def _configs(

@@ -236,15 +236,44 @@ def test_a_change_that_no_training_would_have_is_refused(
         USED_BY: ClassVar[Mapping[str, Any]] = {"gain": {"precision": ("bf16-mixed",)}}
 
     monkeypatch.setattr(Task, "config", Sometimes)
-    made = study(rows={"soft": {}, "good": {"gain": 3.0}})
+    made = study(rows={"soft": {}, "good": {"gain": 3.0, "precision": "bf16-mixed"}})
     given = options(tmp_path, changes={"gain": 1.0})
-    said = "^--gain would change nothing: no row uses it but good.*, which have one of their own; leave --gain out$"
+    said = r"^--gain 1\.0 would change nothing, as every row that uses it has its own: good.*; leave --gain out$"
     search = Search(made, {"good": ({"gain": 3.0},)}, (SCORE,))
+    assert not run_study({"made": made}, replace(given, changes={"gain": 3.0}, out=tmp_path / "same")).keys() - {
+        f"{row}/{name}" for row in ("soft", "good") for name in ("mean_score", "other_score", "val")
+    }  # a file of options that says what a row has anyway
+    trained.clear()
     run = partial(run_search, {"made": search}) if is_search else partial(run_study, {"made": made})
     with pytest.raises(UserError, match=said):
         run(given)
     assert not trained
     assert not (tmp_path / "out").exists()
+
+
+def test_a_change_that_no_row_uses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Never(Config):
+        """Options of which one is not used."""
+
+        USED_BY: ClassVar[Mapping[str, Any]] = {"level": {"precision": ("bf16-mixed",)}}
+
+    monkeypatch.setattr(Task, "config", Never)
+    run_study({"made": study()}, options(tmp_path, changes={"level": 1.0}))
+    assert "Other than said here: level 1.0 (which no row uses)." in published(tmp_path)[0].parts[0].text
+
+
+@pytest.mark.parametrize("levels", [(), ("high",)])
+def test_a_change_that_makes_two_levels_the_same_is_refused(
+    levels: tuple[str, ...], tmp_path: Path, trained: list[Config]
+) -> None:
+    """The names of the levels would say something else than what is trained."""
+    made = study(levels={"low": {"level": 0.0}, "high": {"level": 1.0}}, heads=("row", "at"))
+    said = "^--level would make the levels low and high the same; leave it out, and choose a level by --levels$"
+    with pytest.raises(UserError, match=said):
+        run_study({"made": made}, options(tmp_path, levels=levels, changes={"level": 0.0}))
+    assert not trained
+    run_study({"made": made}, options(tmp_path, levels=("low",), changes={"level": 0.0}))  # which it has anyway
+    assert {config.level for config in trained} == {0.0}
 
 
 def test_rows_go_on_from_a_first_training(

@@ -53,8 +53,7 @@ TRAINING = "--max-epochs 1 --num-samples 2 --no-progress"
 TEXT = f"{TRAINING} --vocabulary 300 --embedding 8 --hidden 8 --layers 1 --batch-size 8 --beam 2"
 CAPTIONS = f"{TRAINING} --vocabulary 300 --embedding 8 --hidden 8 --batch-size 8 --beam 2"
 PHOTOGRAPHS = f"{CAPTIONS} --size 32 --encoder-epochs 1"
-ANSWERS = "--hidden 8 --batch-size 32 --max-epochs 1 --num-samples 2"
-QUESTIONS = f"{ANSWERS} --heads 2"
+QUESTIONS = "--hidden 8 --heads 2 --batch-size 32 --max-epochs 1 --num-samples 2"
 GRAPH = "python -m experiments.graph"
 TINY = "--max-epochs 2 --num-samples 2"
 TWO_ROWS = f"{TINY} --rows [soft,WC]"
@@ -113,13 +112,13 @@ STUDIES = (
     (f"{VQA} table vqa-alignments-easy_vqa", f"{QUESTIONS} --rows [soft] --encoder-epochs 1"),
     (f"""{VQA} table vqa-daquar --rows '["soft", "question only"]'""", f"{QUESTIONS} --encoder own --encoder-epochs 1"),
     (f"{VQA} table vqa-alignments-digits", f"{QUESTIONS} --rows [soft,marginal]"),
-    (f"{VQA} table vqa-views-digits", ANSWERS),
-    (f"{VQA} table vqa-views-heads-digits", ANSWERS),
-    (f"{VQA} table vqa-views-heads-vqa_v2", f"{ANSWERS} --blind --data-root DIR"),
+    (f"{VQA} table vqa-views-digits", QUESTIONS),
+    (f"{VQA} table vqa-views-heads-digits", QUESTIONS),
+    (f"{VQA} table vqa-views-heads-vqa_v2", f"{QUESTIONS} --blind --data-root DIR"),
     (f"{VQA} search vqa-digits", QUESTIONS),
     (f"""{VQA} table vqa-vqa_v2 --blind --rows '["soft", "WC"]' --data-root DIR""", f"{QUESTIONS} --layers 1"),
     (f"{VQA} table vqa-alignments-vqa_v2 --data-root DIR", f"{QUESTIONS} --blind --rows [soft,marginal]"),
-    (f"{VQA} table vqa-views-vqa_v2", f"{ANSWERS} --blind --data-root DIR"),
+    (f"{VQA} table vqa-views-vqa_v2", f"{QUESTIONS} --blind --data-root DIR"),
     ("python -m experiments.pretrain table pretraining-order --data-root DIR",
      f"{PIECES} --heads 2 --batch-size 8 --dataset toy --sentences 40 --rows '[\"softmax, soft\"]'"),
     (f"{VQA} table vqa-studies-digits", f"{QUESTIONS} --levels '[\"1\"]'"),
@@ -252,7 +251,7 @@ CHAINS: dict[str, list[Step]] = {
              ("results/causal-edges*.json", "results/pictures/causal_edges.png", "runs/**/explanations.npz")),
         Step("python -m experiments.reasons table real-edges",
              f"{STUDY} --steps 25 --explainer-epochs 2 --data-root DIR", ("results/real-edges*.json",)),
-        Step("python -m experiments.reasons table bags", f"{STUDY} --steps 2 --bags 10 --levels '[\"50\"]'",
+        Step("python -m experiments.reasons table bags", f"{STUDY} --steps 2 --levels '[\"50\"]'",
              ("results/bags*.json",)),
     ],
     "a network that names instances": [
