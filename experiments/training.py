@@ -319,7 +319,7 @@ def fit(
         names = " or ".join(monitor)
         text = f"stopped early after {len(history.rows)} epochs: none of the last {patience} had as good a {names}"
         print(wrapped(text))
-    parameters = sum(parameter.numel() for parameter in module.parameters())
+    parameters = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     return Fitted(history.rows, stopping.best_epoch, updates=trainer.global_step, parameters=parameters)
 
 

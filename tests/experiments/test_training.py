@@ -395,6 +395,21 @@ def test_a_run_is_trained_once_and_goes_on_with_more_epochs(tmp_path, monkeypatc
     assert trained("more", 4, resume=True)[0] == whole
 
 
+@pytest.mark.filterwarnings("ignore:.* was not registered in the param store")
+def test_parameters_that_are_frozen_are_not_trained(tmp_path):
+    """As those of a network below its adapters."""
+
+    class Frozen(Regression):
+        def restore(self, config, folder):
+            trained = super().restore(config, folder)
+            self.frozen = next(trained.module.parameters()).requires_grad_(False)
+            return trained
+
+    task = Frozen()
+    metrics = task.run(TrainingOptions(out=tmp_path / "run", max_epochs=1, progress=False))
+    assert metrics["parameters"] == 18 - task.frozen.numel()
+
+
 def test_a_run_that_is_overwritten_stays_until_the_data_are_there(tmp_path):
     task, config = Regression(), TrainingOptions(out=tmp_path / "run", max_epochs=1, progress=False)
     metrics = task.run(config)
