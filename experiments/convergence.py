@@ -85,7 +85,7 @@ def convergence(
     figure = learning_curves(curves, name=f"best {name} so far", title=title)
     text = (
         f"Best {name} up to the end of each quarter of a training, mean ± standard deviation over seeds. A training "
-        "whose last quarter gains nothing had stopped improving."
+        "whose last quarter gains nothing had stopped improving. The best epoch is counted from 1."
     )
     if short:
         text += f" Trainings of fewer than four epochs are not shown: {', '.join(dict.fromkeys(short))}."

@@ -106,6 +106,11 @@ def check_run(folder: Path, config: RunOptions, *, free: Sequence[str] = ()) -> 
     asked = {name: value for name, value in _options_in_force(config).items() if name not in where.union(free)}
     # a run from before there was an option has its default
     defaults = _plain({field.name: field.default for field in fields(config) if field.default is not MISSING})
+    if unknown := sorted(saved_options(folder).keys() - {field.name for field in fields(config)}):
+        raise UserError(
+            f"{folder} holds a run of another command or version, with options that there are not here "
+            f"({', '.join(unknown)}); choose another --out, or pass --overwrite to remove that run"
+        )
     _check_same(folder, asked, defaults, resume=config.resume)
 
 

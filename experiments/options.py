@@ -179,7 +179,8 @@ class StudyOptions(SweepOptions):
         first_seed: The first of them; 0 in a table and 1000 in a search when omitted.
         rows: Rows of the study, those among them that others are compared with; all when omitted.
         levels: Its levels, such as data sets; all when omitted.
-        changes: Options that all trainings have in place of the study's; what makes a row stays.
+        changes: Options that all trainings have in place of the study's; what makes a row stays. A change that reaches
+            no row, or makes two levels the same, is refused.
     """
 
     name: str

@@ -125,7 +125,7 @@ def _free(config: RunOptions) -> tuple[str, ...]:
 def _finished(folder: Path, config: RunOptions) -> dict[str, float] | None:
     """Return the metrics of the run in a folder if it needs no more training, after a check of what is there."""
     metrics = read_metrics(folder) if config.resume else None
-    if metrics is None or not isinstance(config, TrainingOptions) or config.planned:
+    if metrics is None or not isinstance(config, TrainingOptions) or config.planned or "epochs" not in metrics:
         check_run(folder, config, free=_free(config))
         return metrics
     epochs, before = int(metrics["epochs"]), int(saved_options(folder)["max_epochs"])

@@ -19,7 +19,7 @@ from typing import Any
 from experiments.cli import command_line
 from experiments.files import UserError, expected_one_of
 from experiments.folder import open_run, write_metrics
-from experiments.options import StudyOptions
+from experiments.options import StudyOptions, unused
 from experiments.parallel import run_all
 from experiments.report.figures import level_curves, save
 from experiments.report.report import RESULTS, Part, Report, publish, source_of
@@ -28,10 +28,14 @@ from experiments.run import Task
 
 Options = Mapping[str, Any]
 Key = tuple[str, str, int]  # row, level, seed
+_SEARCH_SEED = 1000  # first seed of a search, which no table comes to
 
 
 class Seed(Enum):
-    """Value of an option that is the seed of the training, such as the number of a fixed split."""
+    """Value of an option that counts the trainings of a row, such as the number of a fixed split.
+
+    It is the seed of the training; in a search, whose seeds begin with 1000, it is counted from there.
+    """
 
     SEED = "seed"
 
@@ -95,6 +99,14 @@ class Study:
         """Options of the training that all rows go on from; empty without one."""
         return next((value.options for value in self.options.values() if isinstance(value, First)), {})
 
+    def rows_with_own(self, option: str) -> list[str]:
+        """Return the rows that set an option themselves at every level, which a change of it does not reach."""
+        return [
+            row
+            for row, of_row in self.rows.items()
+            if option in of_row or all(option in of_level.get(row, {}) for of_level in self.levels.values())
+        ]
+
     def reference(self, row: str) -> str | None:
         """Return the row that a row is compared with; None for the baseline."""
         return None if row == self.baseline else self.baselines.get(row, self.baseline)
@@ -104,17 +116,20 @@ class Study:
         of_level = self.levels[level]
         merged = {**self.options, **{name: value for name, value in of_level.items() if not isinstance(value, Mapping)}}
         merged |= self.first if row is None else {**self.rows[row], **of_level.get(row, {})}
-        values = {name: seed if value is Seed.SEED else value for name, value in merged.items()}
+        number = seed % _SEARCH_SEED
+        values = {name: number if value is Seed.SEED else value for name, value in merged.items()}
         return {name: first if isinstance(value, First) else value for name, value in values.items()} | {"seed": seed}
 
     def chosen(self, options: StudyOptions) -> Study:
         """Return the study with the rows, levels, seeds and changes that are asked for.
 
         Raises:
-            UserError: A row or level is unknown, or one is missing that others are compared with.
+            UserError: A row or level is unknown, one is missing that others are compared with, or a level would be
+                that of another name.
         """
         _require_known("rows", options.rows, self.rows)
         _require_known("levels", options.levels, self.levels)
+        _require_distinct(self.levels, options)
         rows = [name for name in self.rows if name in (options.rows or self.rows)]
         lacking = {self.baselines.get(row, self.baseline) for row in rows} - set(rows)
         if lacking:
@@ -246,7 +261,9 @@ def run_study(studies: Mapping[str, Study], options: StudyOptions, *, command: s
     """
     _require_known("name", [options.name], studies)
     declared = studies[options.name]
-    with _trained(declared.chosen(options), options, command, whole=declared.whole(options)) as finished:
+    study = declared.chosen(options)
+    _require_effect(study, options.changes)
+    with _trained(study, options, command, whole=declared.whole(options)) as finished:
         return _publish(finished, options, _study_report(finished, options), command)
 
 
@@ -272,9 +289,10 @@ def run_search(searches: Mapping[str, Search], options: StudyOptions) -> dict[st
     trials = trials.chosen(replace(options, rows=()))
     if len(trials.levels) > 1:
         raise UserError(f"levels are {', '.join(trials.levels)}, expected one to search on; pass --levels")
+    _require_effect(trials, options.changes)
     whole = study.whole(options) and options.first_seed is None
     with _trained(trials, options, "search", whole=whole) as finished:
-        return _publish(finished, options, _search_report(finished, search.quality), "search")
+        return _publish(finished, options, _search_report(finished, search), "search")
 
 
 def _study_report(finished: Finished, options: StudyOptions) -> Report:
@@ -286,9 +304,9 @@ def _study_report(finished: Finished, options: StudyOptions) -> Report:
     return Report(finished.fill(study.title), finished.name, parts, about=study.about or "")
 
 
-def _search_report(finished: Finished, quality: Sequence[Column]) -> Report:
+def _search_report(finished: Finished, search: Search) -> Report:
     """Report every setting of a search, and the best one of each row."""
-    (level,), settings = finished.study.levels, finished.study.rows
+    (level,), settings, quality = finished.study.levels, finished.study.rows, search.quality
     signs = [-1 if column.better == "higher" else 1 for column in quality]
     ranks = {  # accuracies are equal up to the rounding of a mean
         name: [
@@ -305,9 +323,12 @@ def _search_report(finished: Finished, quality: Sequence[Column]) -> Report:
         | {"best": "best" if name in best else ""}
         for name in settings
     ]
+    is_apart = finished.seeds[0] >= search.study.seeds  # as far as the table has the seeds that it declares
+    equals = f", of equals that by {quality[-1].name}" if len(quality) > 1 else ""
+    which = "which are none" if is_apart else "some of them"
     text = (
-        f"Means over {len(finished.seeds)} seeds, which are none of the table's, on validation data. Best: the largest "
-        f"or smallest {quality[0].name}, of equals that by {quality[-1].name}; rows of the table have it."
+        f"Means over {len(finished.seeds)} seeds, {which} of the table's, on validation data. Best: the largest or "
+        f"smallest {quality[0].name}{equals}; rows of the table have it."
     )
     title = f"Settings tried: {finished.fill(finished.study.title)}"
     return Report(title, f"search-{finished.name}", [Part(text=text, rows=rows, labels=2)])
@@ -320,6 +341,45 @@ def _require_known(what: str, names: Iterable[str], known: Iterable[str]) -> Non
             raise UserError(f"{what} '{name}': the study has no {what}; leave --{what} out")
         if name not in known:
             raise UserError(f"{what} '{name}': {expected_one_of(known, name)}")
+
+
+def _require_distinct(levels: Mapping[str, Options], options: StudyOptions) -> None:
+    """Refuse a change by which a level would have the options of another one, and its name would be wrong."""
+    changed = {level: {**of_level, **options.changes} for level, of_level in levels.items()}
+    for level in options.levels or levels:
+        replaced = [name for name, value in levels[level].items() if options.changes.get(name, value) != value]
+        same = [other for other, of_level in changed.items() if of_level == changed[level]]
+        if replaced and len(same) > 1:
+            raise UserError(
+                f"--{replaced[0].replace('_', '-')} would make the levels {' and '.join(same[:2])} the same; leave it "
+                f"out, and choose a level by --levels"
+            )
+
+
+def _require_effect(study: Study, changes: Options) -> None:
+    """Refuse a change of an option that rows use, all of them with a value of their own: it would change nothing."""
+    if study.first:
+        return  # it has the changes
+    for name, value in changes.items():
+        used = [getattr(config, name) for config in _configs_without_folder(study) if name not in _unused(config)]
+        if used and value not in used:
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(
+                f"{option} {value} would change nothing, as every row that uses it has its own: "
+                f"{', '.join(study.rows_with_own(name))}; leave {option} out"
+            )
+
+
+def _configs_without_folder(study: Study) -> Iterator[Any]:
+    """Yield the options of a training of every row at every level."""
+    make: Any = study.task.config
+    for level in study.levels:
+        for row in study.rows:
+            yield make(**study.training(level, row, 0))
+
+
+def _unused(config: Any) -> set[str]:
+    return {option for option, _, _ in unused(config)}
 
 
 @contextmanager
@@ -336,7 +396,7 @@ def _train_all(
     study: Study, options: StudyOptions, folder: Path, command: str
 ) -> tuple[dict[Key, Any], dict[Key, dict[str, float]], dict[tuple[str, int], Any]]:
     """Return options and metrics of all trainings, and options of those that the rows go on from."""
-    default = 1000 if command == "search" else 0
+    default = _SEARCH_SEED if command == "search" else 0
     first = default if options.first_seed is None else options.first_seed
     firsts, configs = _configs(study, options, folder, range(first, first + study.seeds))
 
@@ -378,8 +438,19 @@ def _others(study: Study, options: StudyOptions) -> dict[str, Any]:
 
 
 def _changed(study: Study, options: StudyOptions) -> str:
-    pairs = [(name.replace("_", " "), getattr(value, "name", value)) for name, value in _others(study, options).items()]
-    return f"Other than said here: {', '.join(f'{name} {value}' for name, value in pairs)}." if pairs else ""
+    changes = [
+        f"{name.replace('_', ' ')} {getattr(value, 'name', value)}{_exceptions(study, name, value)}"
+        for name, value in _others(study, options).items()
+    ]
+    return f"Other than said here: {', '.join(changes)}." if changes else ""
+
+
+def _exceptions(study: Study, name: str, value: Any) -> str:
+    """Say which rows a change of an option does not reach."""
+    if not study.first and all(name in _unused(config) for config in _configs_without_folder(study)):
+        return " (which no row uses)"
+    own = [row for row in study.rows_with_own(name) if study.rows[row].get(name) != value]
+    return f" (not in {', '.join(own)}, which set it themselves)" if own else ""
 
 
 def _configs(

@@ -287,37 +287,26 @@ def fit(
     history, stopping = History(), EarlyStopping(monitor, patience=patience, keep=keep)
     checkpoints = Checkpoints(folder, history, stopping)
     every = [*callbacks, history, stopping, RandomState(config.seed), checkpoints]
-    several, shows = config.processes > 1, config.progress and is_first()
     target = resolve_device(config.device)
     precision = resolve_precision(config.precision, target)
+    shows = config.progress and is_first()
     if shows and target.type == "cpu":
         print(_arithmetic(precision), file=sys.stderr)
     if is_first():
         write_environment(folder, target)
     resume_from = checkpoints.last if config.resume and checkpoints.last.exists() else None
     with user_errors(ValueError, OSError, MisconfigurationException), _quiet():
-        trainer = pl.Trainer(
-            accelerator="gpu" if target.type == "cuda" else "cpu",
-            devices=config.devices,
-            num_nodes=config.num_nodes,
-            strategy="ddp_find_unused_parameters_true" if several else "auto",
-            logger=False,
-            precision="32-true" if precision == "32" else "bf16-mixed",
-            max_epochs=config.max_epochs,
-            gradient_clip_val=gradient_clip,
-            callbacks=[*every, Bar([*monitor, "gap"])] if shows else every,
-            plugins=[AtomicCheckpointIO()],
-            enable_progress_bar=shows,
-            use_distributed_sampler=False,  # batches are shared out by their sampler
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
+        if shows:
+            every.append(Bar([*monitor, "gap"]))
+        trainer = _trainer(
+            config, target, precision, callbacks=every, gradient_clip_val=gradient_clip, enable_progress_bar=shows,
             default_root_dir=folder,
-        )
+        )  # fmt: skip
         try:
             trainer.fit(module, train_data, val_data, ckpt_path=resume_from)
         except SystemExit as stop:  # Lightning's answer to Ctrl-C and SIGTERM
             raise KeyboardInterrupt from stop
-    if several:
+    if config.processes > 1:
         trainer.strategy.barrier()
         distributed.destroy_process_group()
         if not is_first():
@@ -330,8 +319,26 @@ def fit(
         names = " or ".join(monitor)
         text = f"stopped early after {len(history.rows)} epochs: none of the last {patience} had as good a {names}"
         print(wrapped(text))
-    parameters = sum(parameter.numel() for parameter in module.parameters())
+    parameters = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
     return Fitted(history.rows, stopping.best_epoch, updates=trainer.global_step, parameters=parameters)
+
+
+def _trainer(config: TrainingOptions, target: torch.device, precision: Precision, **options: Any) -> pl.Trainer:
+    """Return Lightning's trainer on the devices of the options."""
+    return pl.Trainer(
+        accelerator="gpu" if target.type == "cuda" else "cpu",
+        devices=config.devices,
+        num_nodes=config.num_nodes,
+        strategy="ddp_find_unused_parameters_true" if config.processes > 1 else "auto",
+        logger=False,
+        precision="32-true" if precision == "32" else "bf16-mixed",
+        max_epochs=config.max_epochs,
+        plugins=[AtomicCheckpointIO()],
+        use_distributed_sampler=False,  # batches are shared out by their sampler
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        **options,
+    )
 
 
 def _arithmetic(precision: Precision) -> str:

@@ -85,9 +85,13 @@ def load_boxes(config: CaptioningConfig, folder: Path, *, progress: bool = False
     """Load all splits with regions from files; the photographs are not opened.
 
     Raises:
-        FileNotFoundError: Files of features or captions are missing.
-        ValueError: Names without numbers, or features of different numbers of regions or of different widths.
+        UserError: There is no such folder of features.
+        FileNotFoundError: Files of captions are missing.
+        ValueError: Files of features are missing, names have no numbers, or features differ in their number of regions
+            or in their width.
     """
+    if not folder.is_dir():
+        raise UserError(f"features is {folder}, expected a folder with a file of features for every photograph")
     splits = dict[str, RegionCaptions]()
     cache = config.cache or data_folder(config.data_root) / config.dataset / "cache"
     for split in SPLITS:
@@ -190,6 +194,11 @@ class CaptioningTask(Task[CaptioningConfig, Trained]):
 
     def load(self, config: CaptioningConfig) -> CaptionData:
         """Load images and segmentation maps."""
+        if config.maps is not None and config.features is not None:
+            raise UserError(
+                f"maps is {config.maps}, but regions of --features are no grid over the photograph, so that a map does "
+                f"not say what they show; leave out --maps"
+            )
         images = load_images(config, progress=config.progress)
         default = data_folder(config.data_root) / "flickr8k-voc-maps" / "flickr8k_voc_maps.npz"
         is_grid = config.dataset != "digits" and config.features is None

@@ -56,7 +56,7 @@ class FineTuneOptions(BatchOptions, SchemeOptions):
 
     planned = True  # the schedule of the learning rate covers all epochs
     USED_BY: ClassVar[UsedBy] = {
-        "kl_warmup": {"guide": WEIGHTS, "objective": ("elbo",)},
+        "kl_warmup": {"guide": WEIGHTS, "objective": ("elbo",), "kl_schedule": ("linear", "sigmoid")},
     }
 
     def __post_init__(self) -> None:

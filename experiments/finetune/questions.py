@@ -283,7 +283,8 @@ class QaTask(FineTuneTask[QaConfig, Windows]):
         return "squad" if config.version == "1.1" else f"squad-{config.version}"
 
     def main_metrics(self, config: QaConfig, metrics: Mapping[str, float]) -> Sequence[str]:  # noqa: ARG002
-        return ("test_mean_f1", "test_mean_exact", "test_mean_has_answer_f1", "test_mean_no_answer_f1", "val_score")
+        parts = ("test_mean_has_answer_f1", "test_mean_no_answer_accuracy")  # of SQuAD 2.0
+        return ("test_mean_f1", "test_mean_exact", *parts, "val_score")
 
     def wrap(self, config: QaConfig, network: Any) -> SpanModel:  # noqa: ARG002
         return SpanModel(network)

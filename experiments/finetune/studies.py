@@ -239,7 +239,10 @@ STUDIES = {
         GLUE,
         GLUE_LARGE,
         GLUE_PRETRAINED,
-        replace(GLUE, name="glue-sst2", **_of("sst2", train_share=0.3)),
+        replace(
+            GLUE, name="glue-sst2", text=f"Trained on {{config.train_share:.0%}} of the examples. {GLUE.text}",
+            **_of("sst2", train_share=0.3),
+        ),
         _study(
             "label_noise", "Noise in the labels",
             "This share of the training labels is replaced by another class at random (grades: by those of other "

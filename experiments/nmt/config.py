@@ -199,7 +199,8 @@ class ReadingsConfig:
         k_max: Numbers of largest weights, a column each.
         draws: Number of drawn alignments of every word.
         pairs: Number of test pairs, the first ones; all when omitted.
-        out: Folder for the report.
+        out: Folder for the report, report.md.
+        overwrite: Replace a report that is there.
         results: Folder to publish the numbers in.
         device: Where to compute.
     """
@@ -209,6 +210,7 @@ class ReadingsConfig:
     draws: PositiveInt = 10
     pairs: PositiveInt | None = None
     out: Path = Path("runs", "nmt", "readings")
+    overwrite: bool = False
     results: Path | None = None
     device: Device = "auto"
 

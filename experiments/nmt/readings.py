@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.cli import command_line
 from experiments.data.text.parallel_text import ParallelText
-from experiments.files import UserError, user_errors
+from experiments.files import UserError, check_outputs, user_errors
 from experiments.nmt.config import ReadingsConfig
 from experiments.nmt.task import Trained, load_text, load_trained
 from experiments.nmt.texts import batches
@@ -65,10 +65,11 @@ def compare(config: ReadingsConfig) -> dict[str, float]:
         Mean perplexities by "scheme/reading".
 
     Raises:
-        UserError: No runs, runs of several data sets, or a folder without a translation run.
+        UserError: No runs, runs of several data sets, a folder without a translation run, or a report that is there.
     """
     if not config.runs:
         raise UserError('runs is empty, expected folders of trained networks, such as \'["RUN", "OTHER"]\'')
+    check_outputs([config.out / "report.md"], [], overwrite=config.overwrite)
     networks = [load_trained(run, device=config.device) for run in config.runs]
     if len(datasets := {str(trained.config.dataset) for trained in networks}) > 1:
         raise UserError(f"runs have the data sets {', '.join(sorted(datasets))}, expected runs of one data set")

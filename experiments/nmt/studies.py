@@ -316,8 +316,10 @@ def uncertainty_parts(runs: Mapping[str, Runs], config: TranslationConfig) -> li
         columns = [Column(f"by {measure}", f"{metric} by {measure}", digits, better="higher") for measure in MEASURES]
         rows, column = summary_rows("scheme", runs, [*more, *columns]), replace(columns[0], name=name)
         for row in rows if len(soft) > 1 and column.values(soft) else []:
-            scheme = row["scheme"]
-            row[f"{name} minus soft"] = "" if scheme == "soft" else column.difference(runs[scheme], soft, "soft")
+            scheme, head = row["scheme"], f"{name} minus soft"
+            row[head] = "" if scheme == "soft" else "-"  # a correlation of equal numbers does not exist
+            if scheme != "soft" and column.paired(runs[scheme], soft, column):
+                row[head] = column.difference(runs[scheme], soft, "soft")
         parts.append(Part(text=f"{title}:", rows=rows))
     return parts
 

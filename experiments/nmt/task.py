@@ -35,7 +35,16 @@ _LONGEST = 1000  # largest number of words of a validation or test sentence
 
 
 def load_texts(config: TranslationConfig) -> Texts:
-    """Load all splits of the data set, and the test texts of the data sets out of domain, by name."""
+    """Load all splits of the data set, and the test texts of the data sets out of domain, by name.
+
+    Raises:
+        UserError: Data sets out of domain are given, and no sentence pairs whose uncertainty is measured.
+    """
+    if config.out_of_domain and not config.selective_pairs:
+        raise UserError(
+            f"out_of_domain is {', '.join(config.out_of_domain)}, and selective_pairs is 0, so that nothing would be "
+            f"measured; pass the number of test pairs by --selective-pairs, or leave --out-of-domain out"
+        )
     texts = {split: load_text(config, split) for split in SPLITS}
     if config.progress and texts["train"].skipped:
         reasons = ", ".join(f"{count} {reason}" for reason, count in texts["train"].skipped.items())

@@ -162,7 +162,7 @@ def read_explanations(folder: Path) -> dict[str, Tensor]:
         DamagedFileError: The file is missing or damaged.
     """
     path = folder / _EXPLANATIONS
-    remedy = "remove the folder, and the same command makes it again"
+    remedy = "remove the folder, and the same command with --resume makes it again"
     with reading(path, "explanations of a graph", remedy), np.load(path, allow_pickle=False) as arrays:
         return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
 

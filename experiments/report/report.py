@@ -119,7 +119,7 @@ def source_of(folders: Sequence[Path], command: str, seeds: str = "") -> Source:
     """
     kinds, versions = dict[str, None](), dict[str, dict[str, None]]()
     for folder in folders:
-        path, remedy = folder / "environment.json", "remove the folder, and the same command makes it again"
+        path, remedy = folder / "environment.json", "put an intact copy there, or train this run again"
         record = read_json(path, remedy)
         with reading(path, "the environment of a run", remedy):
             device = record["device"] if record["device"] != "cpu" else f"{record['cpus']} CPU cores"

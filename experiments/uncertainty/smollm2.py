@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.cli import command_line
 from experiments.data.text.squad import Question, load_squad
-from experiments.files import UserError, reading
+from experiments.files import UserError, reading, write_text
 from experiments.folder import open_run, results_folder, write_environment, write_metrics
 from experiments.report.report import Part, Report, publish, source_of
 from experiments.report.statistics import Estimate, Row
@@ -213,8 +213,9 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
     """Read the records of a file; a last line that was cut off, as by a kill, is removed, and asked again."""
     if not path.exists():
         return
-    whole, newline, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    path.write_text(whole + newline, encoding="utf-8")
+    whole, newline, cut_off = path.read_text(encoding="utf-8").rpartition("\n")
+    if cut_off:
+        write_text(path, whole + newline)
     yield from map(json.loads, whole.splitlines())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import accumulate
@@ -98,20 +98,19 @@ class Answered(Sentences[QuestionBatch]):
         self.data, self.words, ids = data, words, words.word_ids
         self.likelihood, self.seed, self.fixed = likelihood, seed, fixed
         super().__init__([torch.tensor([ids.get(word, _UNKNOWN) for word in question]) for question in data.questions])
-        if data.votes is None:
-            self.targets = [{answer: 1.0} for answer in data.answers]
-        else:
-            weigh = soft_scores if likelihood == "scores" else consensus
-            self.targets = [{answer: float(value) for answer, value in weigh(votes).items()} for votes in data.votes]
         classes = words.answer_ids
-        self.targets = [
-            {answer: value for answer, value in scores.items() if answer in classes} for scores in self.targets
-        ]
+
+        def with_class(weights: Mapping[str, float]) -> dict[str, float]:
+            return {answer: float(weight) for answer, weight in weights.items() if answer in classes}
+
+        votes = [{answer: 1} for answer in data.answers] if data.votes is None else data.votes
+        people = [with_class(consensus(of_question)) for of_question in votes]
         # the most frequent answer, of equal ones the first in the alphabet; None where no answer has a class
         self.labels = [
-            classes[min(scores, key=lambda answer: (-scores[answer], answer))] if scores else None
-            for scores in self.targets
+            classes[min(counts, key=lambda answer: (-counts[answer], answer))] if counts else None for counts in people
         ]
+        has_scores = likelihood == "scores" and data.votes is not None
+        self.targets = [with_class(soft_scores(of_question)) for of_question in votes] if has_scores else people
 
     def answerable(self) -> Answered:
         """Return the questions with an answer that has a class."""

@@ -18,7 +18,7 @@ from experiments.files import user_errors
 from experiments.normalizer_report import RECEIVED, pictures
 from experiments.options import paper_sizes
 from experiments.report.report import Claim, Part, claims_part
-from experiments.report.statistics import Column, Estimate, Row, beside, paired_difference
+from experiments.report.statistics import Column, Estimate, Row, Runs, beside, paired_difference
 from experiments.study import Block, Finished, Search, Study, curves, run_search, run_study
 from experiments.vqa.config import VQAConfig
 from experiments.vqa.model import Answered, load_questions, load_words
@@ -116,6 +116,7 @@ _TRAINED = (
 )
 _ELSEWHERE = "The paper's numbers are of VQA-v2 and of another network: compare the order of the rows alone"
 _TRAINED += _ELSEWHERE
+_VIEWED = _TRAINED.replace("depth {config.layers}, {config.heads} heads, ", "")  # multi_view has neither
 
 
 def _claims(finished: Finished) -> list[Part]:
@@ -131,25 +132,7 @@ def _checked(finished: Finished) -> Iterator[Claim]:
     """
     shown, runs = finished.rows, finished.runs
     if "WC" in shown:
-        change = Column("accuracy %, noise .5 minus clean", "change", 2, 100, better="higher")
-        random, soft = (
-            [
-                {"change": metrics["test_accuracy/mean/noise_0.5"] - metrics["test_accuracy/mean"]}
-                for metrics in runs(row)
-            ]
-            for row in ("WC", "soft")
-        )
-        less = {"WC - soft": change.difference(random, soft, "soft")}
-        yield Claim(text="WC loses less accuracy than soft to noise on the regions", percent=True, differences=less)
-        for noise, suffix in NOISE.items():
-            # the noise of soft attention is dropout alone; that of WC is both, as in the paper
-            both, dropout = (
-                Column(f"PAvPU %, {noise}", f"test_pavpu_05/{kind}{suffix}", 2, 100, better="higher")
-                for kind in ("both", "mc_dropout")
-            )
-            larger = {"WC - soft": both.difference(runs("WC"), runs("soft"), "soft", other=dropout)}
-            text = f"WC has a larger PAvPU (level .05) than soft with dropout, {noise}"
-            yield Claim(text=text, percent=True, differences=larger)
+        yield from _claims_of_noise(runs("WC"), runs("soft"))
     # these differences count in the table, where they stand first
     if "marginal" in shown:
         less = {"marginal - soft": replace(NLL, better=None).difference(runs("marginal"), runs("soft"), "soft")}
@@ -163,6 +146,34 @@ def _checked(finished: Finished) -> Iterator[Claim]:
         moved = {f"{name} - .5": paired_difference(values, [0.5] * len(values)) for name, values in shares.items()}
         text = "hybrid attention moves from its beginning, .5, towards doubly normalized attention, 1"
         yield Claim(text=text, differences=moved)
+
+
+def _claims_of_noise(random: Runs, soft: Runs) -> Iterator[Claim]:
+    """Yield the claims on noise that were measured: with other --test-noise, or a single sample, there are fewer.
+
+    Args:
+        random: Metrics of WC, one entry a seed.
+        soft: Metrics of soft attention.
+    """
+    change = Column("accuracy %, noise .5 minus clean", "change", 2, 100, better="higher")
+    clean, noisy = (_in_noise(ACCURACY, noise).metric for noise in NOISE)
+    losses, of_soft = (
+        [{"change": metrics[noisy] - metrics[clean]} for metrics in runs if metrics.keys() >= {clean, noisy}]
+        for runs in (random, soft)
+    )
+    if losses and of_soft:
+        less = {"WC - soft": change.difference(losses, of_soft, "soft")}
+        yield Claim(text="WC loses less accuracy than soft to noise on the regions", percent=True, differences=less)
+    for noise, suffix in NOISE.items():
+        # the noise of soft attention is dropout alone; that of WC is both, as in the paper
+        both, dropout = (
+            Column(f"PAvPU %, {noise}", f"test_pavpu_05/{kind}{suffix}", 2, 100, better="higher")
+            for kind in ("both", "mc_dropout")
+        )
+        if both.paired(random, soft, dropout):
+            larger = {"WC - soft": both.difference(random, soft, "soft", other=dropout)}
+            text = f"WC has a larger PAvPU (level .05) than soft with dropout, {noise}"
+            yield Claim(text=text, percent=True, differences=larger)
 
 
 def _mcan(dataset: str, *, legend: str = EVIDENCE, **options: Any) -> Study:
@@ -250,7 +261,7 @@ VIEWS = replace(
     name="vqa-views-digits",
     title="Attention that does not Explain Away, Table 1: several views of a scene",
     text="Three views of every scene. A view misses a digit with probability .3. The regions of the first view attend "
-    f"to those of the other two. {_TRAINED}: accuracy test-dev / test-standard.",
+    f"to those of the other two. {_VIEWED}: accuracy test-dev / test-standard.",
     rows={
         name: {"model": "multi_view", "guide": "soft", "normalizer": name}
         for name in ("softmax", "doubly_normalized", "hybrid")
@@ -266,7 +277,7 @@ VIEW_HEADS = replace(
     title="Attention that does not Explain Away, Tables 1 and 4: no attention, and heads of the attention to a scene",
     text="Three views of every scene. No attention: the question attends to the regions of all views side by side. "
     "First view: to those of the first view alone. Other rows: the regions of the first view attend to those of the "
-    f"other two, with one head or several. {_TRAINED}: accuracy test-dev / test-standard; on its validation part.",
+    f"other two, with one head or several. {_VIEWED}: accuracy test-dev / test-standard; on its validation part.",
     rows={
         "no attention": {"model": "multi_view", "guide": "soft", "merge": "concatenation"},
         "first view": {"model": "multi_view", "guide": "soft", "merge": "first"},
@@ -313,7 +324,7 @@ PUBLISHED = (
         _published(VIEWS, "multi_view"),
         text="Every photograph has the regions of three object detectors (features/1, features/2, features/3). The "
         "regions of the first detector attend to those of the other two. "
-        f"{_TRAINED}: accuracy test-dev / test-standard.".replace(
+        f"{_VIEWED}: accuracy test-dev / test-standard.".replace(
             _ELSEWHERE, "The sizes are the published ones, as far as they are known. The paper"
         ),
     ),
@@ -351,7 +362,8 @@ _NAMES = {"mc_dropout": "dropout", "attention": "attention", "both": "attention 
 
 def _uncertainty(finished: Finished) -> list[Part]:
     """Return the parts on how well uncertainty separates wrong from right answers after training on all."""
-    if "1" not in finished.study.levels:
+    configs = [config for (_, level, _), config in finished.configs.items() if level == "1"]
+    if not configs or 0 not in configs[0].test_noise:  # predictions are kept of regions without noise
         return []
     wrong, absent = list[Row](), list[Row]()
     for row in finished.rows:

@@ -13,6 +13,7 @@ import pytest
 
 from experiments.cli import Command, run_commands
 from experiments.files import UserError
+from experiments.finetune.config import COMMANDS as FINE_TUNING
 from experiments.graph.config import COMMANDS as GRAPHS
 from experiments.graph.config import GraphConfig
 from experiments.nmt.config import COMMANDS as TRANSLATION
@@ -137,8 +138,10 @@ def test_the_names_of_the_options_are_those_of_what_is_built():
         (TRANSLATION, "trian", "trian is no command, expected one of train, .*; did you mean 'train'"),
         (TRANSLATION, "train --text .", "--text is for dataset own, and dataset is toy"),
         (GRAPHS, "train --guide soft --learnable", "--learnable is for guide weibull, .*, and guide is soft"),
+        (FINE_TUNING, "glue rte --model bert --guide weibull --kl-schedule constant --kl-warmup 0.1",
+         "--kl-warmup is for kl-schedule linear, sigmoid, and kl-schedule is constant"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_word_or_one_that_is_not_used_is_answered_in_one_line(commands, line, said, capsys):
     assert run_commands(commands, name="script", arguments=line.split()) == 2
     assert re.search(said, the_error(capsys))

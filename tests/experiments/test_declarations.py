@@ -19,6 +19,7 @@ from experiments.graph.studies import search as graph_search
 from experiments.headlines.studies import STUDIES as HEADLINE_STUDIES
 from experiments.neural_process.studies import NEURAL_PROCESS
 from experiments.nmt.studies import STUDIES as TRANSLATION_STUDIES
+from experiments.options import unused
 from experiments.pretrain.studies import STUDIES as PRETRAIN_STUDIES
 from experiments.reasons.studies import STUDIES as REASON_STUDIES
 from experiments.study import Block, Search, Study
@@ -66,6 +67,21 @@ def test_a_study_declares_options_and_rows_that_there_are(study: Study) -> None:
     assert {level for column in columns for level in column.levels} <= study.levels.keys()
     for metric in {column.metric.replace("{kind}", "mean") for column in columns}:
         assert any(re.fullmatch(pattern, metric) for pattern in glossary()), metric
+
+
+@pytest.mark.parametrize("study", ALL.values(), ids=ALL)
+def test_the_text_of_a_study_tells_what_it_uses(study: Study) -> None:
+    needed = {"model": "bert"} if "model" in study.task.named else {}
+    configs = [
+        study.task.config(**study.training(level, row, 3, Path("first")) | needed)
+        for level in study.levels
+        for row in study.rows
+    ]
+    for option in re.findall(r"\{config\.(\w+)", study.text):
+        assert any(option not in {name for name, _, _ in unused(config)} for config in configs), option
+    shares = {getattr(config, "train_share", 1.0) for config in configs}
+    if len(shares) == 1 and shares != {1.0}:  # not an axis of the study
+        assert "{config.train_share:.0%}" in study.text
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=lambda search: search.study.name)

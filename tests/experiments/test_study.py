@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -216,6 +216,66 @@ def test_changes_hold_for_all_trainings_and_are_told(tmp_path: Path, trained: li
     )
 
 
+def test_a_change_that_some_rows_set_themselves_is_told(tmp_path: Path, trained: list[Config]) -> None:
+    made = study(rows={"soft": {}, "good": {"gain": 3.0}, "better": {}}, levels={"": {"better": {"gain": 3.5}}})
+    run_study({"made": made}, options(tmp_path, changes={"gain": 1.0}))
+    assert {config.gain for config in trained} == {1.0, 3.0, 3.5}
+    report, _ = published(tmp_path)
+    assert "Other than said here: gain 1.0 (not in good, better, which set it themselves)." in report.parts[0].text
+
+
+@pytest.mark.parametrize("is_search", [False, True])
+def test_a_change_that_no_training_would_have_is_refused(
+    is_search: bool, tmp_path: Path, trained: list[Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every row sets it, or does not use it, as soft attention a concentration."""
+
+    class Sometimes(Config):
+        """Options of which one is used at times."""
+
+        USED_BY: ClassVar[Mapping[str, Any]] = {"gain": {"precision": ("bf16-mixed",)}}
+
+    monkeypatch.setattr(Task, "config", Sometimes)
+    made = study(rows={"soft": {}, "good": {"gain": 3.0, "precision": "bf16-mixed"}})
+    given = options(tmp_path, changes={"gain": 1.0})
+    said = r"^--gain 1\.0 would change nothing, as every row that uses it has its own: good.*; leave --gain out$"
+    search = Search(made, {"good": ({"gain": 3.0},)}, (SCORE,))
+    assert not run_study({"made": made}, replace(given, changes={"gain": 3.0}, out=tmp_path / "same")).keys() - {
+        f"{row}/{name}" for row in ("soft", "good") for name in ("mean_score", "other_score", "val")
+    }  # a file of options that says what a row has anyway
+    trained.clear()
+    run = partial(run_search, {"made": search}) if is_search else partial(run_study, {"made": made})
+    with pytest.raises(UserError, match=said):
+        run(given)
+    assert not trained
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_change_that_no_row_uses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Never(Config):
+        """Options of which one is not used."""
+
+        USED_BY: ClassVar[Mapping[str, Any]] = {"level": {"precision": ("bf16-mixed",)}}
+
+    monkeypatch.setattr(Task, "config", Never)
+    run_study({"made": study()}, options(tmp_path, changes={"level": 1.0}))
+    assert "Other than said here: level 1.0 (which no row uses)." in published(tmp_path)[0].parts[0].text
+
+
+@pytest.mark.parametrize("levels", [(), ("high",)])
+def test_a_change_that_makes_two_levels_the_same_is_refused(
+    levels: tuple[str, ...], tmp_path: Path, trained: list[Config]
+) -> None:
+    """The names of the levels would say something else than what is trained."""
+    made = study(levels={"low": {"level": 0.0}, "high": {"level": 1.0}}, heads=("row", "at"))
+    said = "^--level would make the levels low and high the same; leave it out, and choose a level by --levels$"
+    with pytest.raises(UserError, match=said):
+        run_study({"made": made}, options(tmp_path, levels=levels, changes={"level": 0.0}))
+    assert not trained
+    run_study({"made": made}, options(tmp_path, levels=("low",), changes={"level": 0.0}))  # which it has anyway
+    assert {config.level for config in trained} == {0.0}
+
+
 def test_rows_go_on_from_a_first_training(
     tmp_path: Path, trained: list[Config], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,6 +311,17 @@ def test_a_search_chooses_by_quality(tmp_path: Path, trained: list[Config]) -> N
         "gain 1.5": "", "gain 2.25": "", "gain 1.75": "best",
     }  # fmt: skip
     assert source.command == "python -m experiments.nothing search made"
+    text = report.parts[0].text
+    assert text.startswith("Means over 3 seeds, which are none of the table's, on validation data. Best: the largest")
+    assert "validation, of equals that by score;" in text
+
+
+def test_a_search_on_seeds_of_the_table_says_so(tmp_path: Path) -> None:
+    search = Search(study(seeds=2), {"good": ({"gain": 1.5},)}, (Column("validation", "val", better="higher"),))
+    run_search({"made": search}, options(tmp_path, first_seed=1))
+    text = published(tmp_path)[0].parts[0].text
+    assert text.startswith("Means over 3 seeds, some of them of the table's, on validation data.")
+    assert "validation; rows of the table have it" in text
 
 
 @pytest.mark.parametrize("first_seed", [0, 7])
@@ -268,6 +339,13 @@ def test_a_search_begins_with_the_seed_that_is_given(
 def test_an_option_may_be_the_seed(tmp_path: Path, trained: list[Config]) -> None:
     run_study({"made": study(options={"level": Seed.SEED})}, options(tmp_path, first_seed=4))
     assert {(config.seed, config.level) for config in trained} == {(4, 4.0), (5, 5.0), (6, 6.0)}
+
+
+def test_an_option_that_is_the_seed_counts_the_trainings_of_a_search(tmp_path: Path, trained: list[Config]) -> None:
+    """As the number of a fixed split, of which there are few."""
+    search = Search(study(options={"level": Seed.SEED}), {"good": ({"gain": 1.5},)}, (Column("validation", "val"),))
+    run_search({"made": search}, options(tmp_path))
+    assert {(config.seed, config.level) for config in trained} == {(1000, 0.0), (1001, 1.0), (1002, 2.0)}
 
 
 def test_a_study_has_few_fields() -> None:

@@ -35,7 +35,8 @@ from experiments.callbacks import (
     write_weights,
 )
 from experiments.files import UserError
-from experiments.options import TrainingOptions
+from experiments.folder import open_run, write_metrics
+from experiments.options import StudyOptions, TrainingOptions
 from experiments.run import Task, load_trained, run_folder
 from experiments.training import ELBOTraining, Trained, cpu_computes_bfloat16, fit, load_best
 from pyro_attention import AttentionELBO, AttentionGuide, FixedGammaPrior, LatentAttention, Weibull
@@ -394,6 +395,21 @@ def test_a_run_is_trained_once_and_goes_on_with_more_epochs(tmp_path, monkeypatc
     assert trained("more", 4, resume=True)[0] == whole
 
 
+@pytest.mark.filterwarnings("ignore:.* was not registered in the param store")
+def test_parameters_that_are_frozen_are_not_trained(tmp_path):
+    """As those of a network below its adapters."""
+
+    class Frozen(Regression):
+        def restore(self, config, folder):
+            trained = super().restore(config, folder)
+            self.frozen = next(trained.module.parameters()).requires_grad_(False)
+            return trained
+
+    task = Frozen()
+    metrics = task.run(TrainingOptions(out=tmp_path / "run", max_epochs=1, progress=False))
+    assert metrics["parameters"] == 18 - task.frozen.numel()
+
+
 def test_a_run_that_is_overwritten_stays_until_the_data_are_there(tmp_path):
     task, config = Regression(), TrainingOptions(out=tmp_path / "run", max_epochs=1, progress=False)
     metrics = task.run(config)
@@ -413,6 +429,23 @@ def test_a_run_that_is_overwritten_stays_until_the_data_are_there(tmp_path):
         assert {path.name for path in run.begin().iterdir()} == {"config.yaml", ".lock"}
     with pytest.raises(UserError, match=r"another configuration \(learning_rate 0\.1 instead of 0\.001\)"):
         task.run(replace(config, resume=True))
+
+
+class Planned(TrainingOptions):
+    """Options of a training whose learning rate is planned."""
+
+    planned = True
+
+
+@pytest.mark.parametrize("config_type", [TrainingOptions, Planned])
+def test_the_folder_of_another_command_is_refused(config_type, tmp_path):
+    """All options of the training have their defaults, so that none differs from a saved one."""
+    with open_run(tmp_path, StudyOptions(name="made")) as folder:
+        write_metrics(folder, {"soft/loss": 1.0})
+    said = r"holds a run of another command or version, with options that there are not here \(changes, cluster, .*name"
+    with pytest.raises(UserError, match=said):
+        Regression().run(config_type(out=tmp_path, resume=True, progress=False))
+    assert (tmp_path / "metrics.json").is_file()
 
 
 def test_of_two_runs_that_begin_in_a_new_folder_the_second_is_refused(tmp_path):

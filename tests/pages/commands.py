@@ -148,7 +148,7 @@ STUDIES = (
     ("python -m experiments.pretrain table pretraining-english", f"{PIECES} --finetune-epochs 1 {SOFT_ROWS}"),
     (f"{FINETUNE} table glue --model all-MiniLM-L6-v2", f"--model FOLDER --levels [mrpc] {SOFT_AND_WC}"),
     (f"""{FINETUNE} table glue --model all-MiniLM-L6-v2 --levels '["mrpc"]' --rows '["soft", "evidence"]'""",
-     f"--model FOLDER {TRAINING} --draws 2"),
+     f"--model FOLDER {TRAINING}"),
     (f"""{FINETUNE} table glue --model all-MiniLM-L6-v2 --levels '["mrpc", "rte"]' --rows '["soft", "WC"]' --seeds 5""",
      f"--model FOLDER --levels [mrpc] {SOFT_AND_WC}"),
     (f"{FINETUNE} table glue --model FOLDER", f"--levels [rte] {SOFT_AND_WC}"),
@@ -251,7 +251,7 @@ CHAINS: dict[str, list[Step]] = {
              ("results/causal-edges*.json", "results/pictures/causal_edges.png", "runs/**/explanations.npz")),
         Step("python -m experiments.reasons table real-edges",
              f"{STUDY} --steps 25 --explainer-epochs 2 --data-root DIR", ("results/real-edges*.json",)),
-        Step("python -m experiments.reasons table bags", f"{STUDY} --steps 2 --bags 10 --levels '[\"50\"]'",
+        Step("python -m experiments.reasons table bags", f"{STUDY} --steps 2 --levels '[\"50\"]'",
              ("results/bags*.json",)),
     ],
     "a network that names instances": [

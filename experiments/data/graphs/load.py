@@ -180,6 +180,7 @@ def read_own_graph(path: Path, *, split_seed: int = 0, remedy: str = _CORRECT) -
     file holds none. Errors name the file and the key.
     """
     arrays = read_arrays(path, remedy)
+    _check_split_number(arrays, split_seed)
     with reading(path, "a graph with y, edge_index, x or x_data, x_indices, x_indptr and x_shape, and masks", remedy):
         labels, edges = _integers(arrays, "y"), _integers(arrays, "edge_index")
         if labels.dim() != 1:
@@ -213,6 +214,17 @@ def _integers(arrays: dict[str, np.ndarray], key: str) -> Tensor:
     return torch.from_numpy(arrays[key].astype(np.int64))
 
 
+def _check_split_number(arrays: dict[str, np.ndarray], split_seed: int) -> None:
+    """Raise ValueError where the file, which is as it should be, has no split of this number."""
+    masks = arrays.get("train_mask")
+    splits = 1 if masks is None or masks.ndim != 2 else len(masks)
+    if masks is not None and not 0 <= split_seed < splits:
+        raise ValueError(
+            f"split_seed: {split_seed}; expected 0 to {splits - 1}, the graph has {splits} fixed splits; pass another "
+            f"--split-seed"
+        )
+
+
 def _split(arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int) -> dict[str, Tensor]:
     """Return the masks of the split with this number, or draw a split where the file holds none."""
     names = [f"{split}_mask" for split in SPLITS]
@@ -222,9 +234,6 @@ def _split(arrays: dict[str, np.ndarray], labels: Tensor, split_seed: int) -> di
     if missing:
         raise ValueError(f"no {', '.join(missing)}; expected all of {', '.join(names)}, or none of them")
     masks = {name: _masks(arrays[name], name, len(labels)) for name in names}
-    splits = len(masks["train_mask"])
-    if not 0 <= split_seed < splits:
-        raise ValueError(f"split_seed: {split_seed}; expected 0 to {splits - 1}, the graph has {splits} fixed splits")
     for name, of_split in masks.items():
         if (labels[of_split[split_seed]] < 0).any():
             raise ValueError(f"{name}: nodes of unknown class; expected nodes whose class is known")

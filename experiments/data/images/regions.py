@@ -88,7 +88,7 @@ def _feature_files(folder: Path, photographs: Sequence[int]) -> list[Path]:
     if absent := [number for number in photographs if number not in files]:
         raise ValueError(
             f"{folder}: no features of photograph {absent[0]} ({len(absent)} of {len(photographs)} photographs "
-            f"have none); expected features of every photograph with a question. Add them, or remove its questions."
+            f"have none); expected features of every photograph of the data. Add them, or remove the photograph there."
         )
     return [files[number] for number in photographs]
 

@@ -15,7 +15,14 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from experiments.data.storage import NEW_COPY, SPLITS, data_folder, fetch_missing, first_file
-from experiments.data.text.parallel_text import ParallelText, Rules, clean_pairs, read_lines, read_parallel
+from experiments.data.text.parallel_text import (
+    ParallelText,
+    Rules,
+    checked_lines,
+    clean_pairs,
+    read_lines,
+    read_parallel,
+)
 from experiments.data.text.word_rules import divide, plain
 from pyro_attention.analysis import Alignment, read_pharaoh, read_sentences
 from pyro_attention.registry import Registry
@@ -114,12 +121,26 @@ def _link(text: str) -> tuple[int, int]:
 
 @_register("toy", "de", "en", tokenized=True)
 def read_toy(_: Path, split: str, languages: tuple[str, str], rules: Rules) -> ParallelText:
-    """Read the embedded corpus with its gold links, which needs no file; only the rule ``lowercase`` is used."""
-    text = toy_corpus()[split]
+    """Read the embedded corpus with its gold links, which needs no file; its words are those between blanks."""
+    text = _without_faults(toy_corpus()[split], rules)
     if rules.lowercase:
         source, target = ([sentence.lower() for sentence in side] for side in (text.source, text.target))
         text = replace(text, source=source, target=target)
     return text if languages == ("de", "en") else text.swapped()
+
+
+def _without_faults(text: ParallelText, rules: Rules) -> ParallelText:
+    """Leave out the pairs of the embedded corpus that are too long, as :func:`clean_pairs` does with those of files."""
+    sides = [[sentence.encode() for sentence in side] for side in (text.source, text.target)]
+    paths = [Path(f"{text.name}.{language}") for language in text.languages]
+    faults = [fault for _, fault in checked_lines(sides, paths, rules._replace(words="none"))]
+    if first := next(filter(None, faults), None):
+        if not rules.skip:
+            raise ValueError(f"{first.message}; raise max_words, or pass skip=True")
+        if all(faults):
+            raise ValueError(f"{text.name}: no sentence pairs, {len(faults)} skipped; expected at least one")
+    whole = text.chosen([number for number, fault in enumerate(faults) if fault is None])
+    return replace(whole, skipped=dict(Counter(fault.reason for fault in faults if fault)))
 
 
 toy_corpus = cache(toy_translation)

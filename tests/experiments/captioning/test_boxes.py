@@ -62,6 +62,20 @@ def test_it_trains_and_is_restored_and_no_page_shows_boxes(tmp_path, capsys):
     assert "regions from --features, which are no grid" in capsys.readouterr().err
 
 
+def test_a_map_of_the_photographs_is_refused(tmp_path):
+    write_coco(tmp_path)
+    with pytest.raises(UserError, match=r"regions of --features are no grid .*; leave out --maps"):
+        CaptioningTask().run(config_of(tmp_path, out=tmp_path / "run", maps=tmp_path / "maps.npz"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_in_place_of_the_folder_of_features(tmp_path):
+    """The answer names no option that only questions have, such as --blind."""
+    boxes = write_coco(tmp_path)
+    with pytest.raises(UserError, match=r"features is .*3\.npy, expected a folder with a file of features for every"):
+        CaptioningTask().run(config_of(tmp_path, features=boxes / "3.npy", out=tmp_path / "run"))
+
+
 def other(boxes, number, shape):
     np.save(boxes / f"{number}.npy", np.ones(shape, np.float32))
 

@@ -75,7 +75,8 @@ def test_answers_are_those_of_the_predictions(finished):
 
 
 def test_questions_without_an_answer_get_none_above_the_threshold(finished):
-    _, config, metrics = finished("squad-2.0")
+    task, config, metrics = finished("squad-2.0")
+    assert {*task.main_metrics(config, metrics)} <= metrics.keys()  # of both kinds of questions
     questions = load_squad("2.0", data_root=config.data_root)["test"]
     with np.load(config.out / "predictions.npz", allow_pickle=False) as arrays:
         texts, no_answer = arrays["attention_answers"].tolist(), arrays["attention_no_answer"].astype(float)
@@ -89,6 +90,20 @@ def test_questions_without_an_answer_get_none_above_the_threshold(finished):
     assert (1 - share) * parts[0] + share * parts[1] == pytest.approx(metrics["test_attention_f1"])
     # the training file has answers to all questions, so that articles of the other file are trained on, too
     assert (metrics["train_questions"], metrics["train_without_answer"]) == (42, 3)
+
+
+@pytest.mark.parametrize("pooling", ["head", "pair"])
+@pytest.mark.parametrize(
+    "options", [{"prior": "contextual"}, {"objective": "evidence", "learned_width": True}], ids=str
+)
+def test_the_output_layer_begins_the_same_with_every_prior(options, pooling, finished):
+    """Differences between rows are taken seed by seed."""
+    task, config, _ = finished("sst2")
+    soft = task.network(replace(config, guide="soft", pooling=pooling)).model
+    random = task.network(replace(config, guide="lognormal", pooling=pooling, **options)).model
+    weights, state = dict(soft.named_parameters()), dict(random.named_parameters())
+    assert [name for name, value in weights.items() if name in state and not torch.equal(value, state[name])] == []
+    assert len(weights.keys() & state.keys()) > 10
 
 
 def test_the_train_part_is_learned(tiny_config, tmp_path):

@@ -106,5 +106,9 @@ def test_the_table(translation_run, reverse_run, tmp_path, capsys):
     assert len(next(row for row in rows if row["labels"]["trained"] == "soft")["values"]) == 2
     names = json.dumps([translation_run.name, reverse_run.name, reverse_run.name])
     assert f"readings '{names}' --k-max" in (out / "report.md").read_text()
+    (out / "report.md").write_text("mine")
+    assert command_line(*line, runs) == 1
+    assert "report.md is there already and would be lost; choose another --out, or pass" in capsys.readouterr().err
+    assert (out / "report.md").read_text() == "mine"
     with pytest.raises(UserError, match=r"runs is empty, expected .* such as '\[\"RUN\", \"OTHER\"\]'"):
         compare(ReadingsConfig(runs=()))

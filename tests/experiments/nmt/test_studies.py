@@ -11,7 +11,8 @@ from experiments.data.text import parallel
 from experiments.data.text.parallel import toy_translation
 from experiments.folder import saved_options
 from experiments.nmt.calibration import link_calibration
-from experiments.nmt.studies import claim_parts, claims, table
+from experiments.nmt.config import TranslationConfig
+from experiments.nmt.studies import claim_parts, claims, table, uncertainty_parts
 from experiments.options import StudyOptions
 from experiments.report.report import read_results
 from pyro_attention.analysis import GoldAlignment
@@ -81,6 +82,15 @@ def rows(names, numbers):
         ]
         for place, (row, values) in enumerate(numbers.items())
     }
+
+
+def test_a_scheme_without_a_correlation_has_no_difference_from_soft():
+    """Where all of its translations, or all of its certainties, are equal."""
+    full = {f"{name} by log probability": 0.5 for name in ("BLEU at 50%", "BLEU at 100%", "rank correlation")}
+    runs = {"soft": [full, full], "weibull": [{name: full[name] for name in list(full)[:2]}] * 2}
+    _, bleu, correlation = uncertainty_parts(runs, TranslationConfig(selective_pairs=4))
+    assert [row["BLEU of the surest half minus soft"] for row in bleu.rows][1].mean == 0
+    assert [row["rank correlation minus soft"] for row in correlation.rows] == ["", "-"]
 
 
 def test_ten_claims_of_the_papers():

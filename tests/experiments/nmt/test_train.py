@@ -79,6 +79,7 @@ def test_schemes_train_and_evaluate(guide, options, tmp_path):
     [
         ({"hidden": 10, "init_from": True}, "give both runs the same sizes"),
         ({"dataset": "toy", "tokenize": "nltk"}, "toy is tokenized already; leave out --tokenize nltk"),
+        ({"out_of_domain": ("toy",)}, "selective_pairs is 0, so that nothing would be measured; .* --selective-pairs"),
     ],
 )
 def test_what_does_not_go_together(options, message, translation_run, tmp_path):

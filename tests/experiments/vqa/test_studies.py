@@ -78,6 +78,13 @@ def test_claims(shift, verdict):
         "hybrid": [{"hybrid_view.1": one, "hybrid_view.2": one} for one in moved],
     }
     assert verdicts("vqa-views-digits", views) == [verdict] * 3
+    # with other --test-noise, and with a single sample, fewer of them are measured
+    few = [
+        {row: [{name: value for name, value in one.items() if kept in name and "noise" not in name} for one in seeds]
+         for row, seeds in {"soft": soft, "WC": bam(moved, moved)}.items()}
+        for kept in ("pavpu", "accuracy")
+    ]  # fmt: skip
+    assert [verdicts("vqa-digits", runs) for runs in few] == [[verdict], []]
     one_seed = {row: seeds[:1] for row, seeds in nll.items()}
     assert verdicts("vqa-alignments-digits", one_seed) == []
 

@@ -161,5 +161,7 @@ def test_answers_are_drawn_in_proportion_to_the_votes(tmp_path):
 def test_soft_scores_are_targets(tmp_path):
     write_vqa_v2(tmp_path, "none")
     data = read_vqa_v2(tmp_path, blind=True)["train"]
-    scores = Answered(data, Words(["is"], ["dark red", "red", "yes"]), likelihood="scores")[0, [0, 1]].answer
-    assert torch.equal(scores, torch.tensor([[0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]))
+    answered = Answered(data, Words(["is"], ["dark red", "red", "yes"]), likelihood="scores")
+    assert torch.equal(answered[0, [0, 1]].answer, torch.tensor([[0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]))
+    # six of ten said red, though four who said dark red give a whole score, too
+    assert answered.labels[:2] == [2, 1]

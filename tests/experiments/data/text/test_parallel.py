@@ -46,6 +46,25 @@ def test_every_content_word_has_a_link():
         assert free <= LOOSE["en"]
 
 
+@pytest.mark.parametrize(("source", "target"), [("de", "en"), ("en", "de")])
+def test_long_pairs_of_the_corpus_are_left_out_with_their_links(source, target):
+    short = load_parallel("toy", "val", source=source, target=target, max_words=8, skip=True, lowercase=True)
+    chosen = [
+        (*((german, english) if source == "de" else (english, german)), links)
+        for german, english, links in rows(CORPUS["val"])
+        if max(len(german), len(english)) <= 8
+    ]
+    assert 0 < len(short) < 500
+    assert short.skipped == {"long": 500 - len(chosen)}
+    assert [words.split() for words in short.source] == [[word.lower() for word in words] for words, *_ in chosen]
+    turned = [alignment.links if source == "de" else alignment.transposed().links for alignment in short.alignments]
+    assert turned == [links for *_, links in chosen]
+    with pytest.raises(ValueError, match=r"toy\.\w\w: line \d+ has \d+ words; expected 8 at most .*; raise max_words"):
+        load_parallel("toy", "val", source=source, target=target, max_words=8)
+    with pytest.raises(ValueError, match="toy: no sentence pairs, 500 skipped"):
+        load_parallel("toy", "val", source=source, target=target, max_words=1, skip=True)
+
+
 def pairs(text):
     return list(zip(text.source, text.target, strict=True))
 
