@@ -1,4 +1,4 @@
-"""What a normalizer does: the attention mass of keys, and the mixing weight of hybrid attention."""
+"""Parts of a report on normalizers: the attention mass of keys, and the mixing weight of hybrid attention."""
 
 from __future__ import annotations
 

@@ -449,8 +449,8 @@ def _exceptions(study: Study, name: str, value: Any) -> str:
     """Say which rows a change of an option does not reach."""
     if not study.first and all(name in _unused(config) for config in _configs_without_folder(study)):
         return " (which no row uses)"
-    own = [row for row in study.rows_with_own(name) if study.rows[row].get(name) != value]
-    return f" (not in {', '.join(own)}, which set it themselves)" if own else ""
+    exceptions = [row for row in study.rows_with_own(name) if study.rows[row].get(name) != value]
+    return f" (not in {', '.join(exceptions)}, which set it themselves)" if exceptions else ""
 
 
 def _configs(
