@@ -327,8 +327,7 @@ class FineTuneTask(Task[Config, Tuned[Config, Any]], Generic[Config, Texts]):
             elbo, sites = CopiesEvidence(config.draws, layers), f"*encoder.layer.{len(layers) - 1}.*"
         has_sites = isinstance(network, EncoderNetwork)  # its layers are those of the library
         if config.guide != "soft" and not has_sites:
-            # a new output layer is drawn below, and does not depend on the prior; a prior is shared by the heads
-            with user_errors(ValueError), torch.random.fork_rng():
+            with user_errors(ValueError):  # a prior is shared by the heads
                 network = bayesian(network, prior=lambda width: scheme.prior(width, 1), sites=sites)
         model = self.wrap(config, network)
         if config.guide != "soft" or has_sites:

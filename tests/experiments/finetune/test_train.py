@@ -92,20 +92,6 @@ def test_questions_without_an_answer_get_none_above_the_threshold(finished):
     assert (metrics["train_questions"], metrics["train_without_answer"]) == (42, 3)
 
 
-@pytest.mark.parametrize("pooling", ["head", "pair"])
-@pytest.mark.parametrize(
-    "options", [{"prior": "contextual"}, {"objective": "evidence", "learned_width": True}], ids=str
-)
-def test_the_output_layer_begins_the_same_with_every_prior(options, pooling, finished):
-    """Differences between rows are taken seed by seed."""
-    task, config, _ = finished("sst2")
-    soft = task.network(replace(config, guide="soft", pooling=pooling)).model
-    random = task.network(replace(config, guide="lognormal", pooling=pooling, **options)).model
-    weights, state = dict(soft.named_parameters()), dict(random.named_parameters())
-    assert [name for name, value in weights.items() if name in state and not torch.equal(value, state[name])] == []
-    assert len(weights.keys() & state.keys()) > 10
-
-
 def test_the_train_part_is_learned(tiny_config, tmp_path):
     """The first word tells the class; the answer is the one word of four. Chance is a half, and one of 15 words."""
     fast = {"learning_rate": 1e-2, "max_epochs": 5, "num_samples": 1}
