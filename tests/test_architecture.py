@@ -38,7 +38,7 @@ TASKS = {
     "uncertainty",
 }
 TRAINING = ("options", "cli", "folder", "parallel", "callbacks", "training")  # modules of experiments, below run
-STUDY = ("study", "convergence")  # modules of experiments, above run
+STUDY = ("study", "convergence", "normalizer_report")  # modules of experiments, above run
 SHARED = {"files", "run", "study"}
 TASK = {*LIBRARY, *SHARED, "training", "report", "data"}
 ALLOWED = LIBRARY | {
@@ -47,7 +47,7 @@ ALLOWED = LIBRARY | {
     "training": {*LIBRARY, "files", "report"},
     "data": {*LIBRARY, "files"},
     "run": {"files", "report", "training"},
-    "study": {"files", "report", "run", "training"},
+    "study": {"files", "report", "run", "training", "data"},
     "sequence": TASK,
     "graph": TASK,
     "nmt": TASK | {"sequence", "aligners"},

@@ -152,13 +152,14 @@ class Shifted(torch.nn.Module):
             pyro.sample("y", Normal(0.0, 1.0), obs=y)
 
 
-@pytest.mark.parametrize("handler", [poutine.condition, poutine.do])
-def test_a_latent_that_a_handler_around_the_guide_gives(handler):
+@pytest.mark.parametrize("place", ["condition around the guide", "do inside the model"])
+def test_a_latent_that_a_handler_gives(place):
     """It was drawn from its prior in the simulation, and had the given value in the inference."""
-    scores, y = inputs(2000)
-    guide = handler(
-        AttentionGuide(Shifted(), FromPrior(), keep_prior="shift"), data={"shift": torch.full((2000,), 2.0)}
-    )
+    (scores, y), given = inputs(2000), {"shift": torch.full((2000,), 2.0)}
+    if place == "condition around the guide":
+        guide = poutine.condition(AttentionGuide(Shifted(), FromPrior(), keep_prior="shift"), data=given)
+    else:
+        guide = AttentionGuide(poutine.do(Shifted(), data=given), FromPrior(), keep_prior="shift")
     found = check_coverage(guide, scores, y, num_draws=19, seed=0)
     assert {name: coverage.p_value > 1e-3 for name, coverage in found.items()} == {"first": True, "second": True}
 
