@@ -124,10 +124,15 @@ def show_normalizer(normalizer: str, folder: Path) -> None:
 
 
 def pictures(finished: Finished) -> Iterator[Part]:
-    """Draw the attention mass of keys and the mixing weight of hybrid attention, for the first seed."""
+    """Draw the attention mass of keys and the mixing weight of hybrid attention, for the first seed.
+
+    Rows that have no such attention, such as views that are read side by side, are left out.
+    """
     seed = finished.seeds[0]
     folders = {row: Path(str(finished.configs[row, "", seed].out)) for row in finished.rows}
     folders = {row: folder for row, folder in folders.items() if (folder / _FILE).is_file()}
+    if not folders:  # no row has attention between queries and keys
+        return
     figure = mass_figure({row: key_counts(folder) for row, folder in folders.items()})
     mass = save(figure, finished.pictures / f"{finished.name}-mass.png")
     yield Part("What keys receive", "Of the first seed; as in figure 1 of the paper.", picture=mass)

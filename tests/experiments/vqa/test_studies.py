@@ -45,6 +45,20 @@ def test_the_table_of_mcan(tmp_path):
     assert claims.rows[1]["number"].mean == pytest.approx(100 * certain)
 
 
+@pytest.mark.parametrize("rows", [("no attention",), ("no attention", "doubly_normalized")], ids=str)
+def test_what_regions_receive(rows, tmp_path):
+    """Views that do not attend to each other have no part in it."""
+    _, report, _ = table(tmp_path, "vqa-views-heads-digits", rows=rows, seeds=1)
+    parts = {part.title: part for part in report.parts}
+    attends = len(rows) > 1
+    assert ("What keys receive" in parts) == attends
+    assert any((tmp_path / "results" / "pictures").glob("*-mass.png")) == attends
+    if attends:
+        masses = {row["row"]: row for row in parts["Regions that are explained away"].rows}
+        assert list(masses) == ["doubly_normalized"]
+        assert masses["doubly_normalized"]["explained away %"].mean == 0
+
+
 def verdicts(name, runs):
     """The verdicts on the claims of a study with these metrics, by row."""
     metrics = {(row, "", seed): found for row, seeds in runs.items() for seed, found in enumerate(seeds)}
