@@ -120,7 +120,7 @@ GRAPHS = Benchmark(
 
 KINDS: dict[str, Callable[[int], Normalizer]] = {
     "softmax": lambda _: Softmax(),
-    "doubly normalised": lambda _: DoublyNormalized(),
+    "doubly normalized": lambda _: DoublyNormalized(),
     "hybrid": Hybrid,
 }
 

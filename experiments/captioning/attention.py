@@ -142,7 +142,7 @@ def map_scores(
             for suffix, of_noun in weights.items():
                 yield f"test_map_point{suffix}", float(shares[of_noun.argmax()])
             uniform = torch.full_like(shares, 1 / len(shares))
-            for suffix, of_noun in (weights | {"_uniform": uniform, "_centre": center_weights(data.grid)}).items():
+            for suffix, of_noun in (weights | {"_uniform": uniform, "_center": center_weights(data.grid)}).items():
                 for class_suffix in ("", f"_{class_name}"):
                     yield f"test_map_mass{suffix}{class_suffix}", float(of_noun @ shares)
 

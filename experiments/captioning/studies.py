@@ -71,7 +71,7 @@ MASS = Block(
         Column("posterior %", "test_map_mass", 1, 100),
         Column("prior %", "test_map_mass_prior", 1, 100),
         Column("uniform %", "test_map_mass_uniform", 1, 100, spread=False),
-        Column("center %", "test_map_mass_centre", 1, 100, spread=False),
+        Column("center %", "test_map_mass_center", 1, 100, spread=False),
         Column("largest, posterior %", "test_map_point", 1, 100),
         Column("largest, prior %", "test_map_point_prior", 1, 100),
     ],

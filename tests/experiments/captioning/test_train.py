@@ -150,7 +150,7 @@ def test_mass_on_the_class_of_a_noun(tmp_path):
         found.setdefault(name.removeprefix("test_map_"), []).append(value)
     shares = {"dog": torch.tensor([39 / 40, 0, 0]), "person": torch.tensor([1 / 80, 39 / 80, 0])}  # no car in the maps
     for end, values in (("", [0.6, 0.2, 0.2]), ("_prior", [0.1, 0.8, 0.1]), ("_uniform", [1 / 3] * 3),
-                        ("_centre", [0.0, 1.0, 0.0])):  # fmt: skip
+                        ("_center", [0.0, 1.0, 0.0])):  # fmt: skip
         expected = {name: (torch.tensor(values) @ share).item() for name, share in shares.items()}
         assert found[f"mass{end}"] == pytest.approx([*expected.values()])
         assert found[f"mass{end}_person"] == pytest.approx([expected["person"]])
@@ -228,7 +228,7 @@ def test_a_pretrained_encoder_with_maps(described):
     assert metrics["test_map_nouns_person"] == metrics["test_map_nouns_dog"] == 3  # one of two captions names both
     # the photograph is one half person, one half dog, in a grid of 2 x 2; both are named as often as each other, and
     # the prior is the same for all words
-    for name in ("uniform", "centre", "prior"):
+    for name in ("uniform", "center", "prior"):
         assert metrics[f"test_map_mass_{name}"] == pytest.approx(0.5)
     for name in ("map_mass", "map_point", "distinct_1_posterior"):
         assert 0 <= metrics[f"test_{name}"] <= 1

@@ -105,7 +105,7 @@ def test_ten_splits(tmp_path, name, classes, metric):
     assert nodes(first) == [[0, 1, 2, 3], [4, 5], [6, 7]]
     assert nodes(other) == [[2, 3, 4, 5], [6, 7], [0, 1]]
     assert (first.num_classes, first.metric, first.name) == (classes, metric, name)
-    assert first.features.to_dense().unique().tolist() == [0, 3]  # not normalised
+    assert first.features.to_dense().unique().tolist() == [0, 3]  # not normalized
     assert edge_set(first) == both({(node, node + 1) for node in range(NODES - 1)})
     with pytest.raises(ValueError, match=r"^split_seed: 10; expected 0 to 9, the graph has 10 fixed splits") as error:
         load_graph(name, data_root=tmp_path, split_seed=10)
