@@ -38,8 +38,17 @@ from experiments.files import UserError, reading, user_errors
 from experiments.folder import is_first, write_environment
 from experiments.options import BatchOptions, Device, Precision, TrainingOptions
 from experiments.report.terminal import wrapped
-from pyro_attention import AlignmentELBO, AttentionELBO, AttentionGuide, EvidenceELBO, FixedGammaPrior, Soft, predict
-from pyro_attention.analysis import hybrid_weights
+from pyro_attention import (
+    AlignmentELBO,
+    AttentionELBO,
+    AttentionGuide,
+    Dense,
+    EvidenceELBO,
+    FixedGammaPrior,
+    Soft,
+    predict,
+)
+from pyro_attention.analysis import hybrid_weights, key_mass
 from pyro_attention.families.base import Prior
 
 PriorFactory = Callable[[int, int], Prior]
@@ -51,6 +60,18 @@ def hybrid_metrics(model: nn.Module) -> dict[str, float]:
     """Return the share of doubly normalized attention in every head of hybrid attention, as ``hybrid_SITE_HEAD``."""
     shares = hybrid_weights(model)
     return {f"hybrid_{site}_{head}": share.item() for site, row in shares.items() for head, share in enumerate(row)}
+
+
+def masses_of_keys(weights: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    """Return the sum of the weights that all queries give to each real key of a batch, ``[real keys, heads]``.
+
+    Args:
+        weights: ``[B, heads, M, N]``.
+        queries: False at the padding, ``[B, M]``.
+        keys: False at the padding, ``[B, N]``.
+    """
+    layout = Dense((queries[:, :, None] & keys[:, None])[:, None])
+    return key_mass(weights, layout=layout).transpose(1, 2)[keys].cpu()
 
 
 class ELBOTraining(pl.LightningModule):

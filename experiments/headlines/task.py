@@ -198,19 +198,23 @@ class HeadlineTask(Task[HeadlineConfig, TrainedWriter]):
 
     def scores(self, trained: TrainedWriter, data: Mapping[str, HeadlineText]) -> tuple[dict[str, float], list[str]]:
         """Return the metrics on validation and test texts, and the headlines that the network writes for the latter."""
-        config, test, metrics = trained.config, data["test"], dict[str, float]()
-        for split in ("val", "test"):
-            written = write_headlines(trained, data[split].texts, progress=config.progress)
-            headlines = [headline.text for headline in written]
-            scores = rouge(headlines, data[split].headlines)
-            metrics |= {f"{split}_{name}": fmean(values) for name, values in scores.items()}
+        config, test = trained.config, data["test"]
+        written = {
+            split: write_headlines(trained, data[split].texts, progress=config.progress) for split in ("val", "test")
+        }
+        texts = {split: [headline.text for headline in of_split] for split, of_split in written.items()}
+        metrics = {
+            f"{split}_{name}": fmean(values)
+            for split in texts
+            for name, values in rouge(texts[split], data[split].headlines).items()
+        }
         metrics |= {f"lead_{name}": fmean(values) for name, values in lead_baseline(test, config.lead_words).items()}
         metrics |= {
-            "test_words": fmean(len(headline.split()) for headline in headlines),
-            "test_cut": fmean(headline.cut for headline in written),
+            "test_words": fmean(len(headline.split()) for headline in texts["test"]),
+            "test_cut": fmean(headline.cut for headline in written["test"]),
             "test_ppl": perplexity(trained, test),
         }
-        return metrics | hybrid_metrics(trained.model), headlines
+        return metrics | hybrid_metrics(trained.model), texts["test"]
 
     def show(self, config: HeadlineConfig, metrics: Mapping[str, float], folder: Path) -> None:
         super().show(config, metrics, folder)

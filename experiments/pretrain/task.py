@@ -30,13 +30,13 @@ from experiments.training import (
     Trained,
     fit_batches,
     hybrid_metrics,
+    masses_of_keys,
     mean_prediction,
     resolve_device,
     seeded_build,
 )
 from models.text import MaskedLanguageModel, TextClassifier
-from pyro_attention import Dense, predict, sample_posterior
-from pyro_attention.analysis import key_mass
+from pyro_attention import predict, sample_posterior
 
 
 class MaskedTraining(OneCycleTraining):
@@ -119,11 +119,9 @@ def key_masses(trained: TrainedEncoder) -> dict[str, Tensor]:
     masses_of: dict[str, list[Tensor]] = {}
     for batch in hidden_batches(trained):
         weights = sample_posterior(trained.guide, *batch, num_samples=1, noise="none")
-        layout = Dense((batch.mask[:, :, None] & batch.mask[:, None])[:, None])
         for site, sample in weights.items():
-            mass = key_mass(sample[0], layout=layout)
-            masses_of.setdefault(site, []).append(mass.transpose(0, 1)[:, batch.mask].cpu())
-    return {site: torch.cat(masses, 1) for site, masses in masses_of.items()}
+            masses_of.setdefault(site, []).append(masses_of_keys(sample[0], batch.mask, batch.mask))
+    return {site: torch.cat(masses).transpose(0, 1) for site, masses in masses_of.items()}
 
 
 # fine-tuning on SST-2

@@ -29,16 +29,15 @@ from experiments.report.figures import panels, printable, save
 from experiments.report.statistics import KINDS, Row, score, score_samples, score_scaled
 from experiments.report.terminal import as_table, wrapped
 from experiments.run import BAD_INPUT, Task, run_folder, show_run
-from experiments.training import Fitted, fit_batches, load_best
+from experiments.training import Fitted, fit_batches, load_best, masses_of_keys
 from experiments.vqa.config import AskConfig, VQAConfig
 from experiments.vqa.model import Answered, QuestionBatch, TrainedAnswers, blank, build, load_questions, load_words
-from pyro_attention import Dense, sample_posterior
+from pyro_attention import sample_posterior
 from pyro_attention.analysis import (
     TemperatureScaling,
     decompose_uncertainty,
     fit_temperature,
     hybrid_weights,
-    key_mass,
     top_two_p_values,
 )
 from pyro_attention.plots import patches
@@ -122,9 +121,7 @@ def key_masses(trained: TrainedAnswers, data: Answered) -> dict[str, Tensor]:
     for batch in data.batches(trained.device, sentences=_BATCH):
         weights = sample_posterior(trained.guide, *trained.module.arguments(batch)[:4], num_samples=1, noise="none")
         for view, (site, sample) in enumerate(weights.items(), start=1):
-            real = batch.region_mask[:, view]
-            layout = Dense((batch.region_mask[:, 0, :, None] & real[:, None])[:, None])
-            masses[site].append(key_mass(sample[0], layout=layout).transpose(1, 2)[real].cpu())
+            masses[site].append(masses_of_keys(sample[0], batch.region_mask[:, 0], batch.region_mask[:, view]))
     return {site: torch.cat(parts) for site, parts in masses.items()}
 
 

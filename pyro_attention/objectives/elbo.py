@@ -206,8 +206,9 @@ class AttentionELBO(DifferentiableELBO, TraceMeanField_ELBO):
         # not before the replay: model and guide share their minibatch
         model_trace, guide_trace = prune_subsample_sites(model_trace), prune_subsample_sites(guide_trace)
         model_trace.compute_log_prob(lambda _, site: site["is_observed"])
-        for name in model_trace.observation_nodes:  # whose sums in half precision would be rounded
-            model_trace.nodes[name]["log_prob_sum"] = as_float(model_trace.nodes[name]["log_prob"]).sum()
+        for site in map(model_trace.nodes.__getitem__, model_trace.observation_nodes):
+            if site["log_prob_sum"].dtype.itemsize < 4:  # a sum in half precision is rounded
+                site["log_prob_sum"] = as_float(site["log_prob"]).sum()
         if self.kl_mean:
             _take_means(model_trace, guide_trace)
         self._terms = {name: model_trace.nodes[name]["log_prob_sum"].detach() for name in model_trace.observation_nodes}
